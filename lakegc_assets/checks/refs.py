@@ -18,6 +18,7 @@ from lakegc_assets.checks.witness import KIND
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.tasks import thread_each
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.ranges import RangeInfo, read_metarange
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.scratch import Folder
@@ -32,6 +33,8 @@ PAIRS: Final = schema([(KIND.id_column, pa.string())], "commit_id string")
 #: Work on one core, in seconds: a commit with its metarange; a list of staged objects.
 COMMIT_S: Final = 0.02
 LIST_S: Final = 0.2
+#: Types of what is a text in Parquet.
+_TEXTS: Final = frozenset({"string", "large_string", "binary", "large_binary"})
 _PINS: Final = "_lakefs/retention/gc/lakegc/pins/"
 _THREADS: Final = 8
 #: Commits whose ranges are held at a time.
@@ -66,7 +69,7 @@ def read_refs(
     ``named``: ids of commits with their roles, and keys of lists of staged objects, with none.
 
     Raises:
-        IntegrityError: a metarange is missing or damaged.
+        IntegrityError: a metarange is missing or damaged, or a list is none of staged objects.
         LakeFSError: lakeFS does not know a commit.
     """
     connections = scratch.connections
@@ -117,14 +120,33 @@ def _ranges(connections: Connections, repository: str, commit_id: str) -> list[R
 def _staged(connections: Connections, key: str) -> Iterator[pa.Array]:
     """The addresses in a list, in every spelling."""
     namespace = connections.namespace()
-    reader = pq.ParquetFile(pa.BufferReader(connections.store().get(key)))
-    for page in reader.iter_batches(columns=["physical_address"]):
-        addresses = page["physical_address"].cast(pa.string())
+    for addresses in _listed(connections, key):
         yield addresses
         odd = addresses.filter(pc.match_substring_regex(addresses, _ODD)).to_pylist()
         full = [namespace.relatives(address) for address in odd if "://" in address]
         more = as_paths([*odd, *(relative for relatives in full for relative in relatives)])
         yield pa.array(more, pa.string())
+
+
+def _listed(connections: Connections, key: str) -> Iterator[pa.Array]:
+    """The addresses in a list, as they stand there."""
+    data = connections.store().get(key)
+    try:
+        with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+            for page in file.iter_batches(columns=["physical_address"]):
+                addresses = page["physical_address"]
+                kind = addresses.type
+                # A number would become a text that is nobody's address.
+                if str(getattr(kind, "value_type", kind)) not in _TEXTS:
+                    raise ValueError(f"its addresses are of the type {kind}")  # noqa: TRY301
+                texts = addresses.cast(pa.string())
+                texts.validate(full=True)
+                yield texts
+    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
+        raise IntegrityError(
+            f"{connections.namespace_url}/{key} is no list of staged objects as lakeFS writes it "
+            f"({error}): mark again under a new id"
+        ) from error
 
 
 def as_paths(addresses: Iterable[str]) -> list[str]:

@@ -377,15 +377,18 @@ def _lists(store: ObjectStore, keys: Sequence[str]) -> Iterator[pa.Array]:
     for key in keys:
         try:
             data = store.get(key)
-            yield _READERS[key.rpartition(".")[2]](data)
         except ObjectNotFoundError as error:
             raise IntegrityError(f"{store.url}/{key} is missing: something removed it") from error
-        except (pa.ArrowException, ValueError, KeyError) as error:
+        try:
+            yield _READERS[key.rpartition(".")[2]](data)
+        # What does not decompress is an OSError of Arrow's.
+        except (pa.ArrowException, ValueError, KeyError, OSError) as error:
             raise IntegrityError(f"{store.url}/{key} is no list of addresses: {error}") from error
 
 
 def _column(data: bytes) -> pa.Array:
-    return _addresses(pq.ParquetFile(pa.BufferReader(data)).read())
+    file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+    return _addresses(file.read(["address"]))
 
 
 def _csv(data: bytes) -> pa.Array:

@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from lakegc_assets.engine.datasets import Part, PartWriter, table_of, write_part
 from lakegc_assets.engine.progress import report_progress
@@ -41,7 +43,6 @@ from lakegc_assets.run.artifacts import UNCOMMITTED, Manifest
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, address_hashes, key_digest
-from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET: Final = "uncommitted_snapshot"
@@ -301,10 +302,7 @@ def _read_lists(connections: Connections, url: str, folder: str, keys: Sequence[
     hashes = HashWriter(artifacts, f"{folder}hashes/")
     unresolved: set[str] = set()
     digest, listed = KeyDigest(), 0
-    for key in keys:
-        table = _read_list(connections, key)
-        if not table.num_rows:
-            continue
+    for table in chain.from_iterable(_read_list(connections, key) for key in keys):
         listed += table.num_rows
         for rows in meanings(namespace, table):
             writer.add(rows)
@@ -317,21 +315,54 @@ def _read_lists(connections: Connections, url: str, folder: str, keys: Sequence[
 
 _ODD: Final = f"://|{UNUSUAL}"
 _TRUE: Final = pa.scalar(True)
+#: The columns of a list with the types that they may have: what is a number may be cast to a text,
+#: which would be nobody's address, and the object would be dead.
+_COLUMNS: Final[Mapping[str, Sequence[Callable[[pa.DataType], bool]]]] = {
+    "physical_address": (
+        pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary,
+    ),
+    "creation_date": (pa.types.is_integer, pa.types.is_null),
+}  # fmt: skip
+#: Rows of a list in memory at a time: a small file can hold very many.
+_ROWS: Final = 50_000
 
 
-def _read_list(connections: Connections, key: str) -> pa.Table:
-    """A list of staged objects: address, and created in seconds since 1970."""
-    where = f"{connections.namespace_url}/{key}"
+def _read_list(connections: Connections, key: str) -> Iterator[pa.Table]:
+    """A list of staged objects, batch by batch: address, and created in seconds since 1970."""
+    where, data = f"{connections.namespace_url}/{key}", connections.store().get(key)
+    rows = 0
     try:
-        table = parquet.decode(connections.store().get(key))
-        addresses = table["physical_address"].cast(pa.string())
-        created = table["creation_date"].cast(pa.int64())
-    except (pa.ArrowException, KeyError) as error:
+        with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+            _require_columns(file.schema_arrow)
+            for batch in file.iter_batches(_ROWS, columns=list(_COLUMNS)):
+                batch.validate(full=True)
+                rows += batch.num_rows
+                yield _listed(batch)
+            if rows != file.metadata.num_rows:
+                raise ValueError("it lacks rows")  # noqa: TRY301 - it is damage
+    except (pa.ArrowException, ValueError, OSError) as error:
         raise IntegrityError(
             f"{where} is no list of staged objects as lakeFS writes it ({error}): run again",
         ) from error
+
+
+def _require_columns(schema: pa.Schema) -> None:
+    """Refuse what could only be read as addresses and dates that nobody has staged."""
+    for name, kinds in _COLUMNS.items():
+        place = schema.get_field_index(name)
+        if place < 0:
+            raise ValueError(f"it has the columns {schema.names}, not {name} once")
+        found = schema.field(place).type
+        found = found.value_type if pa.types.is_dictionary(found) else found
+        if not any(kind(found) for kind in kinds):
+            raise ValueError(f"its column {name} is of the type {found}")
+
+
+def _listed(batch: pa.RecordBatch) -> pa.Table:
+    addresses = batch["physical_address"].cast(pa.string())
+    created = batch["creation_date"].cast(pa.int64())
     if addresses.null_count:
-        raise IntegrityError(f"{where} holds an empty address")
+        raise ValueError("it holds an empty address")
     # Clients tell lakeFS these dates, too.
     created = pc.min_element_wise(created, LAST_SECOND, skip_nulls=False)
     created = pc.max_element_wise(created, FIRST_SECOND, skip_nulls=False)

@@ -369,7 +369,11 @@ class TableCache:
             return None
         if f"{hashlib.sha256(data).hexdigest()}{_SUFFIX}" != key.rpartition("/")[2]:
             return {}
-        return _slots_of(key, parquet.decode(data))
+        try:
+            return _slots_of(key, parquet.decode(data))
+        # A file of another kind, by whoever wrote it, has a digest as well.
+        except (pa.ArrowException, LookupError, TypeError, ValueError, AttributeError, OSError):
+            return {}
 
 
 @relation

@@ -27,6 +27,8 @@ _LIST = f"{GC}unified/m/deleted/{PART.format(0)}.snappy.parquet"
 _TEXT = f"{GC}unified/m/deleted.text/{PART.format(0)}.txt"
 _CSV = f"{GC}reports/m/deleted.csv"
 _SUMMARY = f"{GC}unified/m/summary.json"
+#: A list whose first page does not decompress.
+_DAMAGED = foreign.parquet(["data/a", "data/b"]).replace(b"data/a", b"\xff" * 6, 1)
 
 
 def put(key: str, body: bytes) -> None:
@@ -276,6 +278,7 @@ def _no_lists() -> None:
         (_no_lists, RefusedError, "is there, but no list of addresses beside it"),
         (_wrote(_LIST, b""), IntegrityError, "snappy.parquet is no list of addresses"),
         (_wrote(_LIST, foreign.parquet(["data/a", "data/b"])[:-9]), IntegrityError, "is no list"),
+        (_wrote(_LIST, _DAMAGED), IntegrityError, "snappy.parquet is no list of addresses"),
         (_wrote(_LIST, foreign.parquet(["data/a", None])), IntegrityError, "without an address"),
         (_wrote(_LIST, foreign.parquet(["data/a"])), IntegrityError, "names 1 object"),
         (_wrote(_LIST, foreign.parquet(["a", "b"], "key")), IntegrityError, "is no list"),

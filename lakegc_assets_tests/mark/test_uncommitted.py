@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lakegc_assets.checks.refs import read_refs
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.objects.objects import stage_entry
 from lakegc_assets.engine.datasets import read_parts
@@ -28,6 +29,7 @@ from lakegc_assets.mark.uncommitted import (
 from lakegc_assets.retention.commits import instant
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes, key_digest, signed
+from lakegc_assets.run.scratch import Folder
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.lake import REPOSITORY, running
 from lakegc_assets_tests.replay import Answer, ReplayServer, Request
@@ -353,7 +355,9 @@ def test_a_date_that_no_calendar_has_stops_nothing(paged: Paged, date: int | Non
 
 
 def test_a_null_among_the_addresses_stops_the_run(paged: Paged) -> None:
-    with pytest.raises(IntegrityError, match=r"planted holds an empty address"):
+    with pytest.raises(
+        IntegrityError, match=r"planted is no list of .* \(it holds an empty address\)"
+    ):
         read(paged, parquet(["data/1", None], [1, 2]))
 
 
@@ -362,6 +366,50 @@ def test_another_table_stops_the_run(paged: Paged) -> None:
     pq.write_table(pa.table({"address": ["data/1"]}), sink)
     with pytest.raises(IntegrityError, match="is no list of staged objects as lakeFS writes"):
         read(paged, sink.getvalue().to_pybytes())
+
+
+_FORMS: Mapping[str, tuple[Mapping[str, pa.Array], Mapping[str, Any]]] = {
+    # What was cast would name nobody's address, and the object would be dead.
+    "numbers": ({"physical_address": pa.array([1, 2])}, {}),
+    "booleans": ({"physical_address": pa.array([True, False])}, {}),
+    "two columns of a name": ({"physical_address ": pa.array(["a", "b"])}, {}),
+    "no text": ({"physical_address": pa.array([b"data/\xff", b"a"]).view(pa.string())}, {}),
+    "dates of another kind": ({"creation_date": pa.array([1.5, 2.5])}, {}),
+    "damage": ({}, {"compression": "snappy", "use_dictionary": False}),
+    "damage of a page with a checksum": (
+        {}, {"compression": "none", "use_dictionary": False, "write_page_checksum": True},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _FORMS)
+def test_a_list_of_another_form_stops_the_run_with_its_name(
+    paged: Paged, tmp_path: Path, name: str
+) -> None:
+    changes, options = _FORMS[name]
+    columns = {
+        "physical_address": pa.array(["data/1", "data/2"]),
+        "creation_date": pa.array([1, 2]),
+    }
+    columns |= changes
+    sink = pa.BufferOutputStream()
+    names = [column.strip() for column in columns]
+    pq.write_table(pa.table([*columns.values()], names), sink, **options)
+    body = sink.getvalue().to_pybytes()
+    if options:
+        body = body.replace(b"\0data/2", b"\0data/3", 1) if "checksum" in name else _damaged(body)
+    with pytest.raises(IntegrityError, match="planted is no list of staged objects as lakeFS"):
+        read(paged, body)
+    if "creation_date" in changes:
+        return  # the checks need none
+    folder = Folder(paged.ctx.connect().connections, str(tmp_path), "checks/")
+    with pytest.raises(IntegrityError, match="planted is no list of staged objects as lakeFS"):
+        read_refs(folder, "paged", [(f"{FOLDER}planted", set())])
+
+
+def _damaged(body: bytes) -> bytes:
+    at = body.index(b"data/1")
+    return body[: at - 4] + b"\xff" * 8 + body[at + 4 :]
 
 
 def test_tokens_are_those_that_lakefs_gives(paged: Paged) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run import table_cache
 from lakegc_assets.run.table_cache import Decoded, Kind, TableCache, by_file
+from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.frames import Frames
@@ -72,6 +74,15 @@ def test_a_damaged_index_is_none(store: ObjectStore) -> None:
         assert read(store) == {}
     store.put(key, whole)
     assert read(store)
+
+
+@pytest.mark.parametrize("content", [b"", b"no Parquet", parquet.encode(pa.table({"a": [1]}))])
+def test_an_index_that_is_none_stops_nobody(store: ObjectStore, content: bytes) -> None:
+    """Whoever may write to the cache can give a file the name of its digest."""
+    (key,) = keys_of(store, ".index")
+    folder = key.rpartition("/")[0]
+    store.put(f"{folder}/{hashlib.sha256(content).hexdigest()}.index", content)
+    assert read(store).keys() == {*KEYS}
 
 
 def test_damaged_rows_are_none_and_forgotten(store: ObjectStore) -> None:
