@@ -10,7 +10,7 @@ is found by the next clean run, and cannot be collected before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import compress
@@ -30,7 +30,7 @@ from lakegc_assets.run.artifacts import PROTECTION_VERSION, AttemptArtifacts, Ma
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest
-from lakegc_assets.run.history import Earlier, dataset_of, of_whole_store
+from lakegc_assets.run.history import Earlier, dataset_of, earlier, of_whole_store
 from lakegc_assets.run.pins import PINS
 from lakegc_assets.run.settings import CUTOFF_MARGIN, MIN_SAFE_AGE
 from lakegc_assets.storage.copies import copy_object
@@ -91,18 +91,14 @@ def settled_before(clock_skew: timedelta, grace_period: timedelta, start: dateti
     return start - age
 
 
-def carried(
-    ctx: RunContext, start: datetime, listings: Callable[[], Sequence[Earlier]]
-) -> tuple[Carried | None, str, list[str]]:
+def carried(ctx: RunContext, start: datetime) -> tuple[Carried | None, str, list[str]]:
     """The slices to carry forward from the last run; or None with the reason for a clean run.
 
     Besides, the attempts from which nothing is carried, as ``AHEAD`` has them.
-
-    ``listings``: reads those of earlier runs.
     """
     ahead: list[str] = []
     try:
-        runs = listings()
+        runs = earlier(ctx.root, ctx.repository, ASSET, ctx.connections.namespace_url, ctx.run)
         ahead += clock_ahead(of_whole_store(runs), start + ctx.settings.clock_skew)
         if ctx.settings.clean:
             return None, "a clean run was asked for", ahead

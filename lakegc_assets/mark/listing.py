@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache, partial
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -49,7 +49,7 @@ from lakegc_assets.run.artifacts import PROTECTION, PROTECTION_VERSION, AttemptA
 from lakegc_assets.run.batch_stat import stat_many
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.history import Earlier, earlier, note_rows, of_whole_store
+from lakegc_assets.run.history import earlier, note_rows, of_whole_store
 from lakegc_assets.storage.inventory.opening import Inventory
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.wording import counted
@@ -154,11 +154,9 @@ def _list_all(
     ctx: RunContext, start: datetime, cutoff: datetime, settled: datetime
 ) -> tuple[AttemptArtifacts, _Found]:
     """List the store, but for what can be carried forward."""
-    # What earlier runs left is read before this one begins, and once.
-    here = ctx.connections.namespace_url
-    listings = cache(partial(earlier, ctx.root, ctx.repository, ASSET, here, ctx.run))
-    cuts = earlier_cuts(listings)
-    taken, because, ahead = carried(ctx, start, listings)
+    # What earlier runs left is read before this one begins.
+    cuts = earlier_cuts(ctx, ctx.connections.namespace_url)
+    taken, because, ahead = carried(ctx, start)
     ctx.log.info("%s run: %s", "an optimized" if taken else "a clean", because)
     attempt = ctx.root.new_attempt(ctx.repository, ctx.run, ctx.clocks.now())
 
@@ -276,13 +274,11 @@ def plan_listing(
     return plan(open_store(connections.namespace_url, stores), _PLAN_PAGE, new, cuts, known)
 
 
-def earlier_cuts(listings: Callable[[], Sequence[Earlier]]) -> list[str]:
-    """Keys of the latest earlier listing between which few lie; none without one.
-
-    ``listings``: reads those of earlier runs.
-    """
+def earlier_cuts(ctx: RunContext, namespace: str) -> list[str]:
+    """Keys of the latest earlier listing between which few lie; none without one."""
     try:
-        for one in of_whole_store(listings())[:1]:
+        runs = earlier(ctx.root, ctx.repository, ASSET, namespace, ctx.run)
+        for one in of_whole_store(runs)[:1]:
             found: list[str] = one.attempt.read(ASSET, "cuts")["key"].to_pylist()
             return found
     except LakegcError:

@@ -17,9 +17,9 @@ from lakegc_assets_tests.sessions import Session
 
 #: Of a run that is neither the last one nor the last clean one, by what is read of it.
 _READ = {
-    # Once where the listing begins, twice around the HEADs of commits, once for uploads in parts.
-    "attempt.json": 4,
-    "store_listing/manifest.json": 2,
+    # Twice where the listing begins and around the HEADs of commits, once for uploads in parts.
+    "attempt.json": 5,
+    "store_listing/manifest.json": 3,
     "active_commits/manifest.json": 2,
     # Whether it was swept or restored since the listing that is carried forward.
     "swept_set/manifest.json": 1,
