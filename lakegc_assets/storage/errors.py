@@ -65,9 +65,9 @@ EXPIRED: Final = "Expired"
 #: Our own: a lock or a hold keeps the object, where the store's code is that of a denied request.
 LOCKED: Final = "ObjectLocked"
 
-#: Messages of S3, MinIO and GCS (for holds) about locks, whose codes say no more than "denied".
+#: Messages of S3, MinIO, Ceph and GCS (for holds) about locks, whose codes say only "denied".
 _LOCK: Final = re.compile(
-    r"because object protected by object lock|object is WORM protected"
+    r"because object protected by object lock|object is WORM protected|^forbidden by object lock"
     r"|is under active [\w-]+ hold and cannot be deleted",
     re.IGNORECASE,
 )
@@ -82,7 +82,7 @@ _CODES: Final[Mapping[type[LakegcError], str]] = {
     ObjectLockedError: f"""
         {LOCKED} BlobImmutableDueToLegalHold BlobImmutableDueToPolicy LeaseIdMissing
         ObjectUnderActiveHold RetentionPolicyNotMet objectUnderActiveHold retentionPolicyNotMet
-        SnapshotsPresent
+        SnapshotsPresent ObjectLockedByBucketPolicy ObjectUnderRetention FileImmutable
     """,
     # S3 sends its codes with 403, as for missing permissions.
     ArchivedError: "InvalidObjectState ObjectNotInActiveTierError BlobArchived BlobBeingRehydrated",

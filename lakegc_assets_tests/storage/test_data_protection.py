@@ -111,6 +111,12 @@ def locking(versitygw_server: Server) -> Iterator[Bucket]:
         ("BlobImmutableDueToLegalHold", "409", "immutable due to one or more legal holds"),
         ("LeaseIdMissing", "412", "There is currently a lease on the blob"),
         ("SnapshotsPresent", "409", "not permitted because the blob has snapshots"),
+        # Ceph, Cloudflare R2, Dell ECS and Alibaba's OSS.
+        ("AccessDenied", "403", "forbidden by object lock"),
+        ("ObjectLockedByBucketPolicy", "409", "The object is locked by the bucket policy."),
+        ("ObjectLockedByBucketPolicy", "403", "The object is locked by the bucket policy."),
+        ("ObjectUnderRetention", "409", "The object is under retention"),
+        ("FileImmutable", "409", "The object you specified is immutable."),
     ],
 )
 def test_how_stores_say_that_an_object_is_locked(code: str, status: str, told: str) -> None:
