@@ -149,7 +149,7 @@ class AzureVersions(BucketStore[Blob]):
         )
 
     def _named(self, name: str, include: Sequence[str], **more: str) -> list[Listed]:
-        """What a listing says of a blob; it comes before the names that start with it."""
+        """The entries of a listing about a blob; it comes before the names that start with it."""
         found: list[Listed] = []
         for page in self.service.pages(self._container, name, include, _read_versions, **more):
             found += [one for listed, one in page if listed == name]
