@@ -332,7 +332,7 @@ def _continued(
 
 
 def _ended(record: dg.RunRecord) -> datetime:
-    """When a run ended. That it has changed then is in the time zone of some databases."""
+    """The end of a run. The time of its last change is in the time zone of some databases."""
     if record.end_time is None:
         return record.update_timestamp
     return datetime.fromtimestamp(record.end_time, timezone.utc)
