@@ -69,7 +69,7 @@ def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
         before = memory.get("listed", memory.get("told", []))  # as older versions called it
         ours = listed.intersection(before)
         known = sorted(context.instance.get_dynamic_partitions(names.of(REPOSITORY)))
-        turns = Turns(memory, moment)
+        turns = Turns(names.of("gc_waiting"), memory, moment)
         turns.put_changed_first(context.instance)
         found, unclear = set[str](), set(known)
         if due := turns.due(known, _LOOK):
@@ -130,6 +130,7 @@ def _look(
             return error
 
     looked = turns.look(due, look)
+    turns.require_any(looked)
     problems = {name: one for name, one in looked.items() if isinstance(one, LakegcError)}
     if len(problems) == len(known):
         raise next(iter(problems.values()))

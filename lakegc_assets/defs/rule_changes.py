@@ -31,7 +31,8 @@ def rules_sensor(collection: Collection) -> dg.SensorDefinition:
         lakefs, memory = collection.of(context).lakefs.config(), remembered(context)
         # Older versions had nothing but these in their cursor.
         known: dict[str, dict[str, Any]] = memory.get(RULES, memory)
-        turns = Turns(memory if RULES in memory else {}, collection.now())
+        before = memory if RULES in memory else {}
+        turns = Turns(collection.names.of("gc_rules"), before, collection.now())
         client = lakefs.connect()
         there = {one.id: one for one in collected(lakefs, policies)}
 
@@ -42,14 +43,15 @@ def rules_sensor(collection: Collection) -> dg.SensorDefinition:
                 return error
 
         looked, requests = turns.look(there, look), []
+        turns.require_any(looked)
         now = {name: known[name] for name in there if name in known}
         for name, digest in looked.items():
             if isinstance(digest, LakegcError):
                 context.log.warning("%s: its rules cannot be read: %s", name, digest)
                 continue
-            before = known.get(name)
-            now[name] = found = _next(before, there[name], digest)
-            if before is not None and found["changes"] > before["changes"]:
+            last = known.get(name)
+            now[name] = found = _next(last, there[name], digest)
+            if last is not None and found["changes"] > last["changes"]:
                 run = f"rules-{found['made']}-{found['changes']}-{digest[:8]}"
                 requests.append(
                     collection.request(name, run, run_key=f"{name}/{run}", job="gc_mark")

@@ -5,6 +5,7 @@ after a crash asks for the same runs, which Dagster does not start again.
 """
 
 import json
+import logging
 from collections.abc import Sequence, Sized
 from datetime import datetime, timedelta, timezone
 from time import monotonic
@@ -158,9 +159,11 @@ def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
         root, moment, memory = resources.root, collection.now(), remembered(context)
         there = collected(resources.lakefs.config(), collection.policies)
         chosen = [r.id for r in there if collection.policies.of(r.id).sweep != "never"]
-        turns = Turns(memory, moment)
+        turns = Turns(collection.names.of("gc_approvals"), memory, moment)
         turns.put_changed_first(context.instance)
-        looked = turns.look(chosen, lambda name: _approved(context, root, name, moment))
+        log = context.log
+        looked = turns.look(chosen, lambda name: _approved(log, root, name, moment))
+        turns.require_any(looked)
         problems = [one for one in looked.values() if isinstance(one, LakegcError)]
         if problems and len(problems) == len(looked):
             raise problems[0]
@@ -201,7 +204,7 @@ def _run_key(approval: Approval) -> str:
 
 
 def _approved(
-    context: dg.SensorEvaluationContext, root: ArtifactRoot, repository: str, now: datetime
+    log: logging.Logger, root: ArtifactRoot, repository: str, now: datetime
 ) -> list[Approval] | LakegcError:
     """The approvals that hold, of marks that were not swept; or why nobody can tell.
 
@@ -220,11 +223,11 @@ def _approved(
         runs = root.runs(repository)
         results = thread_map(read, runs, _THREADS)
     except LakegcError as error:
-        context.log.warning("%s: its approvals cannot be read: %s", repository, error)
+        log.warning("%s: its approvals cannot be read: %s", repository, error)
         return error
     for run, found in zip(runs, results, strict=True):
         if isinstance(found, LakegcError):
-            context.log.warning("%s, run %s: %s", repository, run, found)
+            log.warning("%s, run %s: %s", repository, run, found)
         elif found is not None:
             approvals.append(found)
     return approvals

@@ -240,7 +240,8 @@ def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
         outbox = Outbox(ways_of(collection.notices), memory.get("waiting", {}), collection.now())
         there, root, silence = _look(context, collection, memory.get("known", {}))
         names_there = sorted(one.name for one in there)
-        turns, marked = Turns(memory, collection.now()), dict(memory.get("marked", {}))
+        turns = Turns(names.of("gc_staleness"), memory, collection.now())
+        marked = dict(memory.get("marked", {}))
         found, later = _judge(there, root, context.instance, collection, marked, turns.look)
         # They are as they were, or not known yet: the next tick goes on.
         found |= {name: one for name, one in later.items() if name in reported}

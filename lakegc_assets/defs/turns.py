@@ -2,26 +2,32 @@
 
 Dagster ends a tick after a minute and keeps nothing of it, so that one which looks at hundreds of
 repositories with a thousand runs each would fail for ever. Each tick goes on behind the last one.
+A look that takes longer than a tick has goes on in a thread, and a later tick takes what it gave.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sized
+from concurrent.futures import Future, wait
+from contextvars import copy_context
 from datetime import datetime, timedelta
 from itertools import zip_longest
+from threading import Thread
 from time import monotonic
 from typing import Any, Final, TypeVar
 
 import dagster as dg
 
 from lakegc_assets.defs.names import OWN_REPOSITORY_TAG, REPOSITORY_TAG
-from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.errors import LakegcError
 from lakegc_assets.wording import counted
 
 T = TypeVar("T")
 
 #: No look is begun later in a tick; the rest of its minute is for those that are under way.
 BUDGET_S: Final = 20.0
+#: No look is waited for beyond this: notices have to be delivered in the same minute.
+LIMIT_S: Final = 30.0
 #: Repositories that are looked at at a time.
 AT_ONCE: Final = 8
 #: Runs that are asked for again, since some storages compare whole seconds.
@@ -30,6 +36,8 @@ _OVERLAP: Final = timedelta(seconds=2)
 _CHANGES: Final = 2000
 _CHANGED: Final = "changed"
 _LOOKED: Final = "looked"
+#: Looks that took longer than their tick, by sensor and repository.
+_LATE: Final[dict[tuple[str, str], Future[Any]]] = {}
 
 
 class Turns:
@@ -40,10 +48,13 @@ class Turns:
             Negative where a run on the repository has changed since.
         changed: when runs have changed last by Dagster's records, by their ids: of those that
             changed last. The clock of its database may be another one, of another time zone.
+        late: the repositories whose look has taken longer than this tick has.
     """
 
-    def __init__(self, memory: Mapping[str, Any], now: datetime) -> None:
-        """Take what the cursor has; ``now`` is the time of this tick."""
+    def __init__(self, sensor: str, memory: Mapping[str, Any], now: datetime) -> None:
+        """Take what the cursor of a sensor has; ``now`` is the time of this tick."""
+        self._sensor = sensor
+        self.late: list[str] = []
         kept = memory.get(_LOOKED)
         # Older versions have one time for all, or none.
         self.looked: dict[str, int] = dict(kept) if isinstance(kept, dict) else {}
@@ -80,16 +91,49 @@ class Turns:
         change in each tick than there is time for, no other one would ever be looked at.
 
         Returns:
-            What ``look``, which several threads call, gave of each that its turn has come.
+            What ``look``, which several threads call, gave of each that its turn has come. One that
+            takes longer than a tick has is left out, and stays the first: it goes on, and a later
+            tick takes what it gave.
         """
         waiting = self._in_turn(names)
+        late: dict[str, Future[T]] = {}
         found: dict[str, T] = {}
-        deadline = monotonic() + BUDGET_S
-        while waiting and (not found or monotonic() < deadline):
+        begun = monotonic()
+        while waiting and monotonic() - begun < (BUDGET_S if found else LIMIT_S):
             some, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
-            found |= zip(some, thread_map(look, some, AT_ONCE), strict=True)
+            looks = {name: self._look(name, look) for name in some}
+            wait(looks.values(), max(begun + LIMIT_S - monotonic(), 0))
+            late |= {name: one for name, one in looks.items() if not one.done()}
+            found |= {name: one.result() for name, one in looks.items() if name not in late}
+        _LATE.update({(self._sensor, name): one for name, one in late.items()})
+        self.late = sorted(late)
         self.looked |= dict.fromkeys(found, int(self._now.timestamp()))
         return found
+
+    def require_any(self, looked: Sized) -> None:
+        """Refuse a tick that has looked at nothing, since all takes longer than it has."""
+        if self.late and not looked:
+            raise LakegcError(
+                f"{', '.join(self.late)} could not be looked at in {LIMIT_S:g} s: what is asked is "
+                "slow, or has too many old runs, which gc_prune removes"
+            )
+
+    def _look(self, name: str, look: Callable[[str], T]) -> Future[T]:
+        """A look in a thread, which an earlier tick may have begun."""
+        begun = _LATE.pop((self._sensor, name), None)
+        if begun is not None:
+            return begun
+        # What messages say depends on the context: which commands they print.
+        made, context = Future[T](), copy_context()
+
+        def work() -> None:
+            try:
+                made.set_result(context.run(look, name))
+            except BaseException as error:  # noqa: BLE001 - whoever takes the result raises it
+                made.set_exception(error)
+
+        Thread(target=work, daemon=True).start()
+        return made
 
     def _in_turn(self, names: Iterable[str]) -> list[str]:
         waiting = sorted(names, key=lambda name: (self._last(name), name))

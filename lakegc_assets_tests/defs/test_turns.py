@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
+from threading import Event
 from typing import Any
 
 import dagster as dg
@@ -19,6 +21,7 @@ from lakegc_assets.defs.policy import NoticeSection
 from lakegc_assets.defs.rule_changes import RULES, rules_sensor
 from lakegc_assets.defs.sensors import approvals_sensor
 from lakegc_assets.defs.staleness import staleness_sensor
+from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient, utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.errors import AccessDeniedError
@@ -310,3 +313,52 @@ def test_a_changed_run_is_known_also_where_the_clock_of_dagster_s_database_is_an
     for minute in (3, 4, 5):
         tick(daemon, "gc_waiting", ahead + minute * _MINUTE)
     assert looks == {"repo-19": 1}
+
+
+def test_a_look_that_takes_longer_than_a_tick_holds_up_no_other_and_is_taken_by_a_later_one(
+    site: Site, daemon: Daemon, looks: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repository with thousands of old runs on a slow store."""
+    monkeypatch.setattr(turns, "LIMIT_S", 1.0)
+    for name in ("repo-00", "repo-03", "repo-19"):
+        approve(marked(site.root, name, "m1"))
+    ended, given = Event(), ArtifactRoot.runs
+
+    def runs(root: ArtifactRoot, repository: str) -> list[str]:
+        found = given(root, repository)
+        if repository == "repo-00":
+            ended.wait()
+        return found
+
+    monkeypatch.setattr(ArtifactRoot, "runs", runs)
+    begun = utc_now()
+    for minute in range(4):
+        tick(daemon, "gc_approvals", begun + minute * _MINUTE)
+    keys = [key for _, key, _ in daemon.log]
+    assert keys == ["repo-03|m1", "repo-19|m1"]
+    assert looks["repo-00"] == 1
+    ended.set()
+    for minute in range(4, 7):
+        tick(daemon, "gc_approvals", begun + minute * _MINUTE)
+    assert [key for _, key, _ in daemon.log] == [*keys, "repo-00|m1"]
+
+
+@pytest.mark.parametrize("sensor", ["gc_approvals", "gc_waiting", "gc_staleness"])
+def test_a_tick_that_could_look_at_nothing_fails_but_that_of_staleness(
+    sensor: str, daemon: Daemon, posted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = Event()
+
+    def runs(_root: ArtifactRoot, _repository: str) -> list[str]:
+        ended.wait()
+        return []
+
+    monkeypatch.setattr(ArtifactRoot, "runs", runs)
+    with monkeypatch.context() as patch:
+        patch.setattr(turns, "LIMIT_S", 0.1)
+        slow = pytest.raises(LakegcError, match=r"repo-00, .* could not be looked at in 0")
+        with nullcontext() if sensor == "gc_staleness" else slow:
+            tick(daemon, sensor)
+    assert posted == []
+    ended.set()
+    tick(daemon, sensor)
