@@ -46,6 +46,10 @@ SIZES: Final = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 27, 1 << 30, 1 << 34)
 ABOVE: Final = -1
 _AGE_COLUMNS: Final = {f"since_{days}": days for days in AGES}
 #: What cells are told apart by, besides their folders and holders.
+#: The largest total of bytes: far more than any store holds.
+MOST: Final = 2**62
+#: What the lower half of a number stays below.
+_HALF: Final = 2**32
 _CELL: Final = ("class", "why", "also_needed", "age", "size_class", "oldest")
 
 
@@ -318,7 +322,7 @@ def cells(objects: DataFrame) -> DataFrame:
     return objects.groupBy(*_CELL, "place", *PRINTS).agg(
         F.min("object").alias("object"),
         F.count(F.lit(1)).alias("objects"),
-        F.sum("size").cast("bigint").alias("bytes"),
+        _total("size").alias("bytes"),
     )
 
 
@@ -383,10 +387,23 @@ def _class_of(limits: Sequence[tuple[Column, int]]) -> Column:
     return found.otherwise(F.lit(ABOVE)).cast("bigint")
 
 
+def _total(name: str) -> Column:
+    """The sum of a column, at most ``MOST``: it may be larger than any number of 64 bits.
+
+    Who links an object tells lakeFS its size, and sizes of commits count what they share again.
+    """
+    # The halves of numbers are added up by themselves: sums of decimals take several times as long.
+    half = F.col(name) % F.lit(_HALF)
+    low = F.sum(half).cast("decimal(38,0)")
+    high = F.sum(((F.col(name) - half) / F.lit(_HALF)).cast("bigint")).cast("decimal(38,0)")
+    whole = high * F.lit(_HALF) + low
+    return F.greatest(F.least(whole, F.lit(MOST)), F.lit(-MOST)).cast("bigint")
+
+
 @relation
 def totals(found: DataFrame, by: Sequence[str]) -> DataFrame:
     """Objects and bytes of cells, by some of their columns."""
-    sums = (F.sum(name).cast("bigint").alias(name) for name in ("objects", "bytes"))
+    sums = (_total(name).alias(name) for name in ("objects", "bytes"))
     return found.groupBy(*by).agg(*sums)
 
 
@@ -403,6 +420,6 @@ def by_folder(found: DataFrame, depth: int) -> DataFrame:
 def commit_sizes(pairs: DataFrame, entries: DataFrame) -> DataFrame:
     """Objects and bytes that each metarange names (metarange_id, objects, bytes): logical sizes."""
     sizes = entries.groupBy("range_id").agg(
-        F.count(F.lit(1)).alias("objects"), F.sum("size").cast("bigint").alias("bytes")
+        F.count(F.lit(1)).alias("objects"), _total("size").alias("bytes")
     )
     return totals(pairs.join(sizes, "range_id"), ["metarange_id"])

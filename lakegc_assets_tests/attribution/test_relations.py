@@ -224,3 +224,16 @@ def test_by_folder(frames: Frames) -> None:
 def test_commit_sizes(frames: Frames) -> None:
     some = [(PAIR, rows(PAIR, *PAIR.names)), (ENTRY, rows(ENTRY))]
     holds(frames, relations.commit_sizes, some, METARANGE_SIZE)
+
+
+def test_sizes_that_somebody_told_are_added_up_whatever_they_are(frames: Frames) -> None:
+    """Who links an object says how large it is, and could end the attribution of all others'."""
+    pair = frames.of([{"metarange_id": "m", "range_id": "r"}], PAIR)
+    for sizes, total in (
+        ([2**63 - 1] * 3, relations.MOST),
+        ([-(2**63)] * 3, -relations.MOST),
+        ([2**61, 2**61 - 1, -1, -(2**40) - 5], 2**62 - 2**40 - 7),
+    ):
+        rows = [{"range_id": "r", "hash": n, "size": size} for n, size in enumerate(sizes)]
+        found = frames.rows(relations.commit_sizes(pair, frames.of(rows, ENTRY)), METARANGE_SIZE)
+        assert found == [{"metarange_id": "m", "objects": len(sizes), "bytes": total}]
