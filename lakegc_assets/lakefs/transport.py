@@ -467,7 +467,7 @@ def server_date(response: requests.Response) -> datetime:
 def _message(response: requests.Response) -> str | None:
     try:
         body = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     message = body.get("message") if isinstance(body, dict) else None
     return message if isinstance(message, str) else None

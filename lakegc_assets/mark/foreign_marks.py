@@ -265,7 +265,7 @@ def _summary(store: ObjectStore, key: str, mark_id: str) -> tuple[datetime, int]
             raise ValueError(values)  # noqa: TRY301 - it is damage
     except ObjectNotFoundError as error:
         raise RefusedError(f"mark {mark_id!r} did not finish: there is no {where}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise IntegrityError(f"{where} is damaged, or of another mark: {error}") from error
     if success is not True:
         raise RefusedError(f"mark {mark_id!r} failed: {where} says so")

@@ -157,7 +157,7 @@ def read_summary(store: ObjectStore, run: str) -> Summary | None:
         return Summary(**{name: values[name] for name in Summary.__dataclass_fields__})
     except ObjectNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise IntegrityError(
             f"{store.url}/{key} is damaged ({error}): mark under a new id"
         ) from error

@@ -63,7 +63,7 @@ class JsonRecord:
             text = json.dumps(values, ensure_ascii=False).encode(errors="replace")
             # Mypy takes the hash of its instances for that of a class.
             record: Self = _adapter(cls).validate_json(text)  # type: ignore[arg-type]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise IntegrityError(f"{where} is damaged ({_said(error)}): {cls._damaged}") from error
         return record
 

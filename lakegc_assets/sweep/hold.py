@@ -66,7 +66,7 @@ class Hold:
         """Its values; empty where it is not the JSON that an alarm writes."""
         try:
             found = json.loads(self.text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 

@@ -50,6 +50,7 @@ def test_passing_faults_of_a_get_are_overcome(fault: Sent | Silence, tmp_path: P
     [
         (answer(429, {"message": "slow down"}), errors.ThrottledError),
         (answer(502, b"bad gateway"), errors.ServerError),
+        (answer(500, b"[" * 100_000), errors.ServerError),
         (answer(200, {"grace_period": 1}, cut=3), errors.ConnectionFailedError),
         (Silence.CLOSE, errors.ConnectionFailedError),
     ],

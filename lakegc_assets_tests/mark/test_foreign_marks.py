@@ -275,6 +275,7 @@ def _no_lists() -> None:
         (_without("num_deleted_objects"), IntegrityError, "is damaged"),
         (_wrote(_SUMMARY, b"{"), IntegrityError, "is damaged"),
         (_wrote(_SUMMARY, b"[]"), IntegrityError, "is damaged"),
+        (_wrote(_SUMMARY, b"[" * 100_000), IntegrityError, "is damaged"),
         (_no_lists, RefusedError, "is there, but no list of addresses beside it"),
         (_wrote(_LIST, b""), IntegrityError, "snappy.parquet is no list of addresses"),
         (_wrote(_LIST, foreign.parquet(["data/a", "data/b"])[:-9]), IntegrityError, "is no list"),

@@ -78,7 +78,7 @@ def test_a_record_that_lacks_a_field_is_damaged(name: str) -> None:
         Thing.from_bytes(json.dumps(values).encode(), "here")
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"3", b"\xff\xfe"])
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"3", b"\xff\xfe", b"[" * 100_000])
 def test_what_is_no_object_is_damaged(data: bytes) -> None:
     with pytest.raises(IntegrityError, match="here is damaged"):
         Thing.from_bytes(data, "here")

@@ -335,6 +335,11 @@ def _damaged(lake: SmallLake, ctx: RunContext, _patch: pytest.MonkeyPatch) -> Ru
     return ctx
 
 
+def _nested(lake: SmallLake, ctx: RunContext, _patch: pytest.MonkeyPatch) -> RunContext:
+    (lake.objects / HOLD).write_bytes(b"[" * 100_000)
+    return ctx
+
+
 @pytest.mark.parametrize(
     ("spoil", "why", "pinned"),
     [
@@ -342,6 +347,7 @@ def _damaged(lake: SmallLake, ctx: RunContext, _patch: pytest.MonkeyPatch) -> Ru
         (_no_artifacts, "what the sweep of mark 'mark-1' has recorded cannot be read", True),
         (_no_backup, "its sweep had a backup at s3://kept/backups, and backup_url is not", True),
         (_damaged, "nobody can read what the hold says", False),
+        (_nested, "nobody can read what the hold says", False),
     ],
 )
 def test_what_is_not_known_to_be_lost_stays_on_hold_unless_nobody_can_ever_tell(
