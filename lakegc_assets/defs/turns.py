@@ -2,14 +2,16 @@
 
 Dagster ends a tick after a minute and keeps nothing of it, so that one which looks at hundreds of
 repositories with a thousand runs each would fail for ever. Each tick goes on behind the last one.
-A look that takes longer than a tick has goes on in a thread, and a later tick takes what it gave.
+A look that takes longer than a tick has goes on in a thread, and a later tick takes what it gave,
+unless that is out of date by then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sized
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Collection, Iterable, Mapping, Sized
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextvars import copy_context
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import zip_longest
 from threading import Thread
@@ -28,7 +30,7 @@ T = TypeVar("T")
 BUDGET_S: Final = 20.0
 #: No look is waited for beyond this: notices have to be delivered in the same minute.
 LIMIT_S: Final = 30.0
-#: Repositories that are looked at at a time.
+#: Repositories that are looked at at a time, those among them whose look an earlier tick has begun.
 AT_ONCE: Final = 8
 #: Runs that are asked for again, since some storages compare whole seconds.
 _OVERLAP: Final = timedelta(seconds=2)
@@ -36,8 +38,29 @@ _OVERLAP: Final = timedelta(seconds=2)
 _CHANGES: Final = 2000
 _CHANGED: Final = "changed"
 _LOOKED: Final = "looked"
-#: Looks that took longer than their tick, by sensor and repository.
-_LATE: Final[dict[tuple[str, str], Future[Any]]] = {}
+#: An answer that nobody has asked for any more for so long is none: its sensor was off.
+_KEPT: Final = timedelta(hours=2)
+
+
+@dataclass
+class _Look:
+    """A look at a repository in a thread.
+
+    Attributes:
+        answer: of it, once it has ended.
+        changed: of the ``Turns`` that began it.
+        asked: the time of the last tick that asked for the answer.
+        outdated: a run on the repository has changed since it was begun.
+    """
+
+    answer: Future[Any]
+    changed: Mapping[str, str]
+    asked: datetime
+    outdated: bool = False
+
+
+#: Looks that no tick has taken the answer of, by sensor and repository.
+_LOOKS: Final[dict[tuple[str, str], _Look]] = {}
 
 
 class Turns:
@@ -63,16 +86,18 @@ class Turns:
 
     def put_changed_first(self, instance: dg.DagsterInstance) -> None:
         """Let those repositories come first of which a run has changed since the last tick."""
-        last = max(map(datetime.fromisoformat, self.changed.values()), default=None)
+        last = _latest(self.changed)
         filters = dg.RunsFilter(updated_after=last - _OVERLAP if last else None)
         records = instance.get_run_records(filters, limit=_CHANGES)
         for record in records:
-            run = record.dagster_run
-            if self.changed.get(run.run_id) == str(record.update_timestamp):
-                continue
-            key = run.tags.get("dagster/partition", "").partition("|")[0]
-            for name in (run.tags.get(REPOSITORY_TAG), run.tags.get(OWN_REPOSITORY_TAG), key):
-                if name:
+            tags = record.dagster_run.tags
+            key = tags.get("dagster/partition", "").partition("|")[0]
+            is_new = _is_later(record, self.changed)
+            for name in (tags.get(REPOSITORY_TAG), tags.get(OWN_REPOSITORY_TAG), key):
+                look = _LOOKS.get((self._sensor, name or ""))
+                if look is not None and _is_later(record, look.changed):
+                    look.outdated = True
+                if name and is_new:
                     self.looked[name] = -max(self._last(name), 1)
         times = {one.dagster_run.run_id: one.update_timestamp for one in records}
         if times:
@@ -92,23 +117,38 @@ class Turns:
 
         Returns:
             What ``look``, which several threads call, gave of each that its turn has come. One that
-            takes longer than a tick has is left out, and stays the first: it goes on, and a later
-            tick takes what it gave.
+            takes longer than a tick has is left out, and stays the first: it goes on, takes no time
+            of the others, and a later tick takes what it gave.
         """
-        waiting = self._in_turn(names)
-        late: dict[str, Future[T]] = {}
-        found: dict[str, T] = {}
+        turns = self._in_turn(names)
+        self._forget_others(turns)
+        under_way = {name: one for name in turns if (one := self._begun(name)) is not None}
+        waiting = [name for name in turns if name not in under_way]
+        begun_here, found = set[str](), dict[str, T]()
         begun = monotonic()
-        while waiting and monotonic() - begun < (BUDGET_S if found else LIMIT_S):
-            some, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
-            looks = {name: self._look(name, look) for name in some}
-            wait(looks.values(), max(begun + LIMIT_S - monotonic(), 0))
-            late |= {name: one for name, one in looks.items() if not one.done()}
-            found |= {name: one.result() for name, one in looks.items() if name not in late}
-        _LATE.update({(self._sensor, name): one for name, one in late.items()})
-        self.late = sorted(late)
+        while True:
+            past = monotonic() - begun
+            if past < (BUDGET_S if found else LIMIT_S):
+                some = waiting[: max(AT_ONCE - len(under_way), 0)]
+                del waiting[: len(some)]
+                under_way |= {name: self._begin(name, look) for name in some}
+                begun_here.update(some)
+            awaited = [
+                one.answer for name, one in under_way.items() if name in begun_here or not found
+            ]
+            if not awaited or past >= LIMIT_S:
+                break
+            wait(awaited, LIMIT_S - past, FIRST_COMPLETED)
+            for name in [name for name, one in under_way.items() if one.answer.done()]:
+                one = under_way.pop(name)
+                _LOOKS.pop((self._sensor, name), None)
+                if one.outdated:
+                    waiting.insert(0, name)
+                else:
+                    found[name] = one.answer.result()
+        self.late = sorted(under_way)
         self.looked |= dict.fromkeys(found, int(self._now.timestamp()))
-        return found
+        return {name: found[name] for name in turns if name in found}
 
     def require_any(self, looked: Sized) -> None:
         """Refuse a tick that has looked at nothing, since all takes longer than it has."""
@@ -118,11 +158,25 @@ class Turns:
                 "slow, or has too many old runs, which gc_prune removes"
             )
 
-    def _look(self, name: str, look: Callable[[str], T]) -> Future[T]:
-        """A look in a thread, which an earlier tick may have begun."""
-        begun = _LATE.pop((self._sensor, name), None)
-        if begun is not None:
-            return begun
+    def _forget_others(self, names: Collection[str]) -> None:
+        """Take no answer of those that are not asked for now: who asks again wants a new one."""
+        for sensor, name in list(_LOOKS):
+            if sensor == self._sensor and name not in names:
+                _LOOKS.pop((sensor, name), None)
+
+    def _begun(self, name: str) -> _Look | None:
+        """The look that an earlier tick has begun, unless its answer is out of date."""
+        one = _LOOKS.get((self._sensor, name))
+        if one is None:
+            return None
+        if one.answer.done() and (one.outdated or self._now - one.asked > _KEPT):
+            _LOOKS.pop((self._sensor, name), None)
+            return None
+        one.asked = self._now
+        return one
+
+    def _begin(self, name: str, look: Callable[[str], T]) -> _Look:
+        """Begin a look in a thread."""
         # What messages say depends on the context: which commands they print.
         made, context = Future[T](), copy_context()
 
@@ -132,8 +186,9 @@ class Turns:
             except BaseException as error:  # noqa: BLE001 - whoever takes the result raises it
                 made.set_exception(error)
 
+        found = _LOOKS[self._sensor, name] = _Look(made, self.changed, self._now)
         Thread(target=work, daemon=True).start()
-        return made
+        return found
 
     def _in_turn(self, names: Iterable[str]) -> list[str]:
         waiting = sorted(names, key=lambda name: (self._last(name), name))
@@ -148,6 +203,17 @@ class Turns:
         """As the cursor keeps it, of those repositories that are still there."""
         kept = {name: self.looked[name] for name in names if name in self.looked}
         return {_CHANGED: self.changed, _LOOKED: kept}
+
+
+def _latest(changed: Mapping[str, str]) -> datetime | None:
+    return max(map(datetime.fromisoformat, changed.values()), default=None)
+
+
+def _is_later(record: dg.RunRecord, changed: Mapping[str, str]) -> bool:
+    """True of a change of a run that is not among those that changed last, nor before them."""
+    last, at = _latest(changed), record.update_timestamp
+    known = changed.get(record.dagster_run.run_id) == str(at)
+    return not known and (last is None or at >= last - _OVERLAP)
 
 
 def looked_at(looked: Sized, some: Sized) -> str:

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from threading import Event
 from typing import Any
@@ -21,6 +21,7 @@ from lakegc_assets.defs.policy import NoticeSection
 from lakegc_assets.defs.rule_changes import RULES, rules_sensor
 from lakegc_assets.defs.sensors import approvals_sensor
 from lakegc_assets.defs.staleness import staleness_sensor
+from lakegc_assets.defs.turns import Turns
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient, utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
@@ -34,6 +35,12 @@ from lakegc_assets_tests.site import Site
 _HOOK = NoticeSection(url="http://127.0.0.1:9/hook")
 _NAMES = [f"repo-{number:02}" for number in range(20)]
 _MINUTE = timedelta(minutes=1)
+_SENSORS = {
+    "gc_approvals": approvals_sensor,
+    "gc_rules": rules_sensor,
+    "gc_staleness": staleness_sensor,
+    "gc_waiting": waiting_sensor,
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +62,9 @@ def daemon(
     artifacts = site.root.open()
     artifacts.delete_many([info.key for info in artifacts.infos("")])
     monkeypatch.setattr(turns, "BUDGET_S", 0.0)
+    for name in _SENSORS:
+        # Looks that another test has begun are forgotten, as of repositories that are gone.
+        Turns(name, {}, utc_now()).look([], str)
     with own_instance() as instance:
         instance.add_dynamic_partitions("repository", _NAMES)
         yield Daemon(GarbageCollection().definitions(), instance)
@@ -78,13 +88,7 @@ def tick(daemon: Daemon, name: str, at: datetime | None = None) -> list[str]:
     """One tick of a sensor, at some time."""
     moment = at or utc_now()
     collection = replace(GarbageCollection(notices=_HOOK).collection(), now=lambda: moment)
-    make_sensor = {
-        "gc_approvals": approvals_sensor,
-        "gc_rules": rules_sensor,
-        "gc_staleness": staleness_sensor,
-        "gc_waiting": waiting_sensor,
-    }[name]
-    return daemon.sensor(name, as_defined=make_sensor(collection))
+    return daemon.sensor(name, as_defined=_SENSORS[name](collection))
 
 
 def launched(daemon: Daemon, repository: str, run: str) -> str:
@@ -341,6 +345,121 @@ def test_a_look_that_takes_longer_than_a_tick_holds_up_no_other_and_is_taken_by_
     for minute in range(4, 7):
         tick(daemon, "gc_approvals", begun + minute * _MINUTE)
     assert [key for _, key, _ in daemon.log] == [*keys, "repo-00|m1"]
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
+    """The look at ``repo-00`` does not end before this is set, and gives what was there before."""
+    ended, given = Event(), ArtifactRoot.runs
+
+    def runs(root: ArtifactRoot, repository: str) -> list[str]:
+        found = given(root, repository)
+        if repository == "repo-00":
+            ended.wait()
+        return found
+
+    monkeypatch.setattr(ArtifactRoot, "runs", runs)
+    monkeypatch.setattr(turns, "LIMIT_S", 1.0)
+    yield ended
+    ended.set()
+
+
+def test_a_mark_that_ends_while_its_repository_is_looked_at_is_told_within_the_hour(
+    site: Site, daemon: Daemon, posted: list[dict[str, Any]], looks: Counter[str], slow: Event
+) -> None:
+    begun = utc_now() - 9 * _MINUTE
+    launched(daemon, "repo-00", "m0")
+    tick(daemon, "gc_waiting", begun)
+    to_approve(marked(site.root, "repo-00", "m1"))
+    daemon.succeed(launched(daemon, "repo-00", "m1"))
+    tick(daemon, "gc_waiting", begun + _MINUTE)
+    assert (looks["repo-00"], posted) == (1, [])
+    slow.set()
+    for minute in range(2, 6):
+        tick(daemon, "gc_waiting", begun + minute * _MINUTE)
+    assert [one["repository"] for one in posted] == ["repo-00"]
+    assert looks["repo-00"] == 2
+
+
+def test_a_repository_whose_look_is_slow_takes_no_time_of_the_others(
+    daemon: Daemon, looks: Counter[str], slow: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "BUDGET_S", 4.0)
+    monkeypatch.setattr(turns, "LIMIT_S", 4.0)
+    tick(daemon, "gc_approvals")
+    assert looks == dict.fromkeys(_NAMES, 1)
+    assert not slow.is_set()
+
+
+@dataclass
+class _Slow:
+    """Looks that end when they are let, and how often each repository was looked at."""
+
+    goes_on: Event = field(default_factory=Event)
+    begun: Counter[str] = field(default_factory=Counter)
+
+    def __call__(self, name: str) -> int:
+        self.begun[name] += 1
+        number = self.begun[name]
+        if name == "broken":
+            raise ValueError(name)
+        self.goes_on.wait()
+        return number
+
+
+@pytest.fixture
+def look(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Slow]:
+    """Looks that take longer than a tick."""
+    monkeypatch.setattr(turns, "LIMIT_S", 0.5)
+    made = _Slow()
+    yield made
+    made.goes_on.set()
+
+
+def test_no_look_is_begun_twice_at_a_time_whatever_another_one_raises(look: _Slow) -> None:
+    for _ in range(3):
+        with pytest.raises(ValueError, match="broken"):
+            Turns("raises", {}, utc_now()).look(["broken", "slow"], look)
+    assert look.begun == {"broken": 3, "slow": 1}
+
+
+def test_no_more_looks_are_under_way_than_at_once_however_many_ticks_begin_some(
+    look: _Slow,
+) -> None:
+    names = [f"repo-{number}" for number in range(3 * turns.AT_ONCE)]
+    for some in (names, names[::-1], names[5:] + names[:5]):
+        looked = dict.fromkeys(some[turns.AT_ONCE :], 1)
+        assert Turns("many", {"looked": looked}, utc_now()).look(some, look) == {}
+    assert look.begun.total() == turns.AT_ONCE
+
+
+def test_an_answer_that_nobody_asked_for_in_between_is_not_taken(look: _Slow) -> None:
+    def tick(at: datetime, *names: str) -> dict[str, int]:
+        return Turns("stale", {}, at).look(names, look)
+
+    now = utc_now()
+    assert tick(now, "repo") == {}
+    # It was removed, or is not stale any more.
+    assert tick(now + _MINUTE) == {}
+    look.goes_on.set()
+    assert tick(now + 2 * _MINUTE, "repo") == {"repo": 2}
+
+
+def test_an_answer_from_before_a_sensor_was_off_is_not_taken(look: _Slow) -> None:
+    now = utc_now()
+    given = Event()
+
+    def ending(name: str) -> int:
+        found = look(name)
+        given.set()
+        return found
+
+    assert Turns("off", {}, now).look(["repo"], ending) == {}
+    look.goes_on.set()
+    assert given.wait(10)
+    Turns("other", {}, now).look(["repo"], ending)
+    later = Turns("off", {}, now + timedelta(days=2)).look(["repo"], ending)
+    assert later["repo"] == look.begun.total()
 
 
 @pytest.mark.parametrize("sensor", ["gc_approvals", "gc_waiting", "gc_staleness"])
