@@ -45,11 +45,11 @@ AGES: Final = (1, 7, 30, 90, 180, 365, 730)
 SIZES: Final = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 27, 1 << 30, 1 << 34)
 ABOVE: Final = -1
 _AGE_COLUMNS: Final = {f"since_{days}": days for days in AGES}
-#: What cells are told apart by, besides their folders and holders.
 #: The largest total of bytes: far more than any store holds.
 MOST: Final = 2**62
 #: What the lower half of a number stays below.
 _HALF: Final = 2**32
+#: What cells are told apart by, besides their folders and holders.
 _CELL: Final = ("class", "why", "also_needed", "age", "size_class", "oldest")
 
 

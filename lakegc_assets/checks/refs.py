@@ -141,6 +141,8 @@ def _listed(connections: Connections, key: str) -> Iterator[pa.Array]:
                     raise ValueError(f"its addresses are of the type {kind}")  # noqa: TRY301
                 texts = addresses.cast(pa.string())
                 texts.validate(full=True)
+                if texts.null_count:
+                    raise ValueError("it holds an empty address")  # noqa: TRY301
                 yield texts
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:
         raise IntegrityError(

@@ -52,6 +52,10 @@ _COMPARE_S: Final = 5e-8
 FEW_ROWS: Final = 100_000
 #: Looks at the indexes, where some are gone that were listed.
 _LOOKS: Final = 3
+#: Errors that a file of another kind raises when it is read as an index.
+_NO_INDEX: Final = (
+    pa.ArrowException, LookupError, TypeError, ValueError, AttributeError, OSError, RecursionError,
+)  # fmt: skip
 
 
 class Kind(NamedTuple):
@@ -372,7 +376,7 @@ class TableCache:
         try:
             return _slots_of(key, parquet.decode(data))
         # A file of another kind, by whoever wrote it, has a digest as well.
-        except (pa.ArrowException, LookupError, TypeError, ValueError, AttributeError, OSError):
+        except _NO_INDEX:
             return {}
 
 

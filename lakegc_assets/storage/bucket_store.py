@@ -356,6 +356,23 @@ class UploadingStore(BucketStore[_Object]):
     def _abort(self, full_key: str, upload_id: str) -> None:
         """Give up an upload. Raises HttpFailure."""
 
+    @abstractmethod
+    def _expirations(self) -> Iterable[tuple[str, float]]:
+        """Starts of full keys, and the days after which a rule removes what begins with one.
+
+        Raises HttpFailure.
+        """
+
+    def expires_after(self, prefixes: Sequence[str]) -> Sequence[float | None]:
+        """See ``ObjectStore``."""
+        try:
+            rules = list(self._expirations())
+        except HttpFailure:
+            rules = []
+        wholes = [self.prefix + prefix for prefix in prefixes]
+        below = [[days for start, days in rules if overlap(start, whole)] for whole in wholes]
+        return [min(found, default=None) for found in below]
+
     def multipart_uploads(self, begun_before: datetime) -> Sequence[MultipartUpload]:
         with (
             explaining(f"{self._url}: listing uploads in parts"),
@@ -387,6 +404,11 @@ class UploadingStore(BucketStore[_Object]):
         newest = max([upload.begun, *(written for _, written in parts)])
         key, size = upload.key.removeprefix(self.prefix), sum(size for size, _ in parts)
         return upload._replace(key=key, newest=newest, size=size)
+
+
+def overlap(start: str, prefix: str) -> bool:
+    """True if a key may begin with both."""
+    return start.startswith(prefix) or prefix.startswith(start)
 
 
 def _has_ended(failure: HttpFailure) -> bool:

@@ -76,7 +76,13 @@ def test_a_damaged_index_is_none(store: ObjectStore) -> None:
     assert read(store)
 
 
-@pytest.mark.parametrize("content", [b"", b"no Parquet", parquet.encode(pa.table({"a": [1]}))])
+_NESTED = pa.table({"a": [1]}).replace_schema_metadata({"file": "[" * 100_000})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no Parquet", parquet.encode(pa.table({"a": [1]})), parquet.encode(_NESTED)],
+)
 def test_an_index_that_is_none_stops_nobody(store: ObjectStore, content: bytes) -> None:
     """Whoever may write to the cache can give a file the name of its digest."""
     (key,) = keys_of(store, ".index")

@@ -476,9 +476,13 @@ def test_what_rules_of_google_remove(
     script: Script, condition: str, days: list[float | None]
 ) -> None:
     rule = f'{{"action": {{"type": "Delete"}}, "condition": {condition}}}'
-    store = _gcs(script, Answer(body=f'{{"lifecycle": {{"rule": [{rule}]}}}}'), Answer(403))
+    moved = rule.replace("Delete", "SetStorageClass")
+    rules, no_rules = (f'{{"lifecycle": {{"rule": [{some}]}}}}' for some in (rule, f"{moved}, 1"))
+    moves = f'{{"lifecycle": {{"rule": [{moved}]}}}}'
+    store = _gcs(script, *(Answer(body=body) for body in (rules, moves, no_rules)), Answer(403))
     assert store.expires_after(["_lakefs/retention/gc/lakegc/", "data/"]) == days
-    assert store.expires_after(["data/"]) == [None]
+    for _ in ("moves", "damaged", "denied"):
+        assert store.expires_after(["data/"]) == [None]
 
 
 @_STORES

@@ -14,6 +14,7 @@ from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.undo import undoable
 from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.trash import TRASH, trash_folder
 from lakegc_assets.storage.values import Lost, Recovery
 from lakegc_assets.sweep import sweep as sweeping
@@ -82,6 +83,24 @@ def test_without_a_trash_the_sweep_says_that_it_cannot_be_undone(
     assert trash_of(lake, spark) == []
     rows = lake.root.attempt(REPOSITORY, RUN).read("swept_set")
     assert rows["version"].null_count == rows.num_rows
+
+
+def test_a_rule_that_removes_live_objects_is_told(
+    lake: SmallLake,
+    marked: Marked,
+    spark: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    days = {"data/": 30.0}
+    monkeypatch.setattr(LocalStore, "expires_after", lambda _store, keys: [*map(days.get, keys)])
+    sweep(lake.context(spark))
+    check_swept(lake, marked, {})
+    (told,) = (one for one in caplog.messages if "lifecycle rule" in one)
+    assert "removes what is older than 30 days below" in told
+    assert told.endswith(
+        "/data/: it asks no branch whether it needs them. Leave that out of the rule"
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from itertools import chain
@@ -22,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.storage.bucket_store import UploadingStore, undelete_each
+from lakegc_assets.storage.bucket_store import UploadingStore, overlap, undelete_each
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
 from lakegc_assets.storage.gcs.objects import GcsObject, is_generation, rewrite
@@ -94,14 +93,14 @@ class GcsVersions(UploadingStore[GcsObject]):
             advice = ": look at its soft delete and its versioning, or allow storage.buckets.get"
             return Recovery.unknown(self._url, code, advice), ()
 
-    def expires_after(self, prefixes: Sequence[str]) -> Sequence[float | None]:
-        """See ``ObjectStore``: rules that only the age of an object decides."""
-        rules: Sequence[Mapping[str, Any]] = ()
-        with suppress(HttpFailure, ValueError, AttributeError):
-            answer = self.service.send("GET", f"{self._bucket_url}?fields=lifecycle")
-            rules = json.loads(answer.content).get("lifecycle", {}).get("rule", [])
-        below = [[_expiry(one, self.prefix + prefix) for one in rules] for prefix in prefixes]
-        return [min((days for days in found if days is not None), default=None) for found in below]
+    def _expirations(self) -> Iterable[tuple[str, float]]:
+        """See ``UploadingStore``: rules that only the age of an object decides."""
+        answer = self.service.send("GET", f"{self._bucket_url}?fields=lifecycle")
+        try:
+            rules = json.loads(answer.content).get("lifecycle", {}).get("rule", ())
+            return [found for rule in rules for found in _expiries(rule)]
+        except (ValueError, TypeError, AttributeError) as error:
+            raise HttpFailure("NoAnswer", "damaged rules of the bucket") from error
 
     def retained(self, prefix: str = "") -> Retained:
         """See ``ObjectStore``: generations that are not the latest, and what soft delete has."""
@@ -288,24 +287,24 @@ def _days(rule: Mapping[str, Any], prefix: str) -> float | None:
     condition = rule.get("condition", {})
     # What was deleted last has no newer version.
     spared = condition.get("isLive") is True or condition.get("numNewerVersions")
-    if spared or not _deletes_below(rule, prefix):
+    if spared or not any(overlap(start, prefix) for start in _starts_deleted(rule)):
         return None
     return float(condition.get("daysSinceNoncurrentTime", 0))
 
 
-def _deletes_below(rule: Mapping[str, Any], prefix: str) -> bool:
-    """True if a rule deletes, and may be about something below a prefix."""
-    starts = rule.get("condition", {}).get("matchesPrefix") or [""]
-    concerns = any(prefix.startswith(start) or start.startswith(prefix) for start in starts)
-    return concerns and rule.get("action", {}).get("type") == "Delete"
+def _starts_deleted(rule: Mapping[str, Any]) -> Sequence[str]:
+    """The starts of the keys that a rule deletes; none where it does something else."""
+    deletes = rule.get("action", {}).get("type") == "Delete"
+    return (rule.get("condition", {}).get("matchesPrefix") or [""]) if deletes else ()
 
 
-def _expiry(rule: Mapping[str, Any], prefix: str) -> float | None:
-    """The days after which a rule removes objects below a prefix; None for never."""
+def _expiries(rule: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Starts of keys, and the days after which a rule removes such objects."""
     condition = rule.get("condition", {})
     by_age = condition.keys() - {"matchesPrefix", "isLive"} == {"age"}
-    live = condition.get("isLive") is not False
-    return float(condition["age"]) if by_age and live and _deletes_below(rule, prefix) else None
+    if not by_age or condition.get("isLive") is False:
+        return []
+    return [(start, float(condition["age"])) for start in _starts_deleted(rule)]
 
 
 def _text(element: ET.Element, tag: str) -> str:

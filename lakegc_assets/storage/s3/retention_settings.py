@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from lakegc_assets.storage.bucket_store import UploadingStore
+from lakegc_assets.storage.bucket_store import UploadingStore, overlap
 from lakegc_assets.storage.http import HttpFailure, explaining
 from lakegc_assets.storage.s3.client import Clients, clients, failing
 from lakegc_assets.storage.s3.objects import S3Object
@@ -97,14 +97,10 @@ class S3Retention(UploadingStore[S3Object]):
             found = found._replace(at_least=not exact)
         return found._replace(locked_days=lock.days if lock else 0).with_locks(_in_words(lock))
 
-    def expires_after(self, prefixes: Sequence[str]) -> Sequence[float | None]:
-        """See ``ObjectStore``: rules for some tags are not about what lakeFS, or we, write."""
-        try:
-            rules = self._rules()
-        except HttpFailure:
-            rules = ()
-        below = [[_expiry(one, self.prefix + prefix) for one in rules] for prefix in prefixes]
-        return [min((days for days in found if days is not None), default=None) for found in below]
+    def _expirations(self) -> Iterable[tuple[str, float]]:
+        """See ``UploadingStore``: rules for some tags are not about what lakeFS, or we, write."""
+        found = ((_start(rule), _expiry(rule)) for rule in self._rules())
+        return [(start, days) for start, days in found if days is not None]
 
     def retained(self, prefix: str = "") -> Retained:
         """See ``ObjectStore``. Locks of single objects are in no list: the default counts."""
@@ -181,17 +177,14 @@ def _days(rule: Any, prefix: str) -> float | None:  # noqa: ANN401 - boto3's
 
 def _concerns(rule: Any, prefix: str) -> bool:  # noqa: ANN401 - as above
     """True if a rule is in effect, and may be about something below a prefix."""
-    start = _start(rule)
-    return rule.get("Status") == "Enabled" and (
-        start.startswith(prefix) or prefix.startswith(start)
-    )
+    return rule.get("Status") == "Enabled" and overlap(_start(rule), prefix)
 
 
-def _expiry(rule: Any, prefix: str) -> float | None:  # noqa: ANN401 - as above
-    """The days after which a rule removes objects below a prefix; None for never."""
+def _expiry(rule: Any) -> float | None:  # noqa: ANN401 - as above
+    """The days after which a rule removes objects; None for never."""
     ends, tags = rule.get("Expiration", {}), {"Tag", "Tags"} & _chosen(rule).keys()
     days = 0 if "Date" in ends else ends.get("Days")
-    return None if tags or days is None or not _concerns(rule, prefix) else float(days)
+    return None if tags or days is None or rule.get("Status") != "Enabled" else float(days)
 
 
 def _archives(rules: Sequence[Any], prefix: str) -> list[str]:
