@@ -237,3 +237,15 @@ def test_sizes_that_somebody_told_are_added_up_whatever_they_are(frames: Frames)
         rows = [{"range_id": "r", "hash": n, "size": size} for n, size in enumerate(sizes)]
         found = frames.rows(relations.commit_sizes(pair, frames.of(rows, ENTRY)), METARANGE_SIZE)
         assert found == [{"metarange_id": "m", "objects": len(sizes), "bytes": total}]
+        told = dict.fromkeys(OBJECT.names) | {"class": "staged", "why": "", "also_needed": False}
+        cells = relations.cells(frames.of([{**told, "size": size} for size in sizes], OBJECT))
+        assert [one["bytes"] for one in frames.rows(cells, PRINTED)] == [total]
+
+
+def test_the_largest_totals_are_added_up_too(frames: Frames) -> None:
+    largest = dict.fromkeys(CELLS.names) | {"class": "staged", "objects": 1}
+    schema = pa.schema([CELLS.field("class"), *_TOTAL])
+    for most in (relations.MOST, -relations.MOST):
+        cells = frames.of([{**largest, "bytes": most}] * 3, CELLS)
+        found = frames.rows(relations.totals(cells, ["class"]), schema)
+        assert found == [{"class": "staged", "objects": 3, "bytes": most}]
