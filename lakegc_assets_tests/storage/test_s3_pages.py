@@ -174,26 +174,25 @@ def test_keys_of_servers_that_do_not_encode_them() -> None:
     "body",
     [
         page("", truncated="maybe"),
-        page(entry("a"), truncated="true"),
-        page(entry("a"), more=token("t")),
-        page(entry("a"), more="<KeyCount>2</KeyCount>"),
-        page("<Contents><Key>a</Key></Contents>"),
-        page(entry("a").replace("<Size>7</Size>", "")),
-        page(entry("a").replace("<Size>7</Size>", "<Size>many</Size>")),
-        page(entry("a").replace("2026-01-02T03", "yesterday")),
-        page(entry("a").replace("<Key>a</Key>", "<Key></Key>")),
-        page(entry("a").replace("<Key>a</Key>", "<Key>%FF</Key>")),
-        page(entry("a").replace("05.678Z", "05.678")),
-        page(entry("a").replace("<ETag>&quot;abc-2&quot;</ETag>", "")),
-        page(entry("a").replace("abc-2", "")),
-        page(entry("ns/a"), more=COMMON.format("ns/b/")),
+        page(entry("ns/a"), truncated="true"),
+        page(entry("ns/a"), more=token("t")),
+        page(entry("ns/a"), more="<KeyCount>2</KeyCount>"),
+        page("<Contents><Key>ns/a</Key></Contents>"),
+        page(entry("ns/a").replace("<Size>7</Size>", "")),
+        page(entry("ns/a").replace("<Size>7</Size>", "<Size>many</Size>")),
+        page(entry("ns/a").replace("2026-01-02T03", "yesterday")),
+        page(entry("ns/a").replace("<Key>ns/a</Key>", "<Key></Key>")),
+        page(entry("ns/a").replace("<Key>ns/a</Key>", "<Key>ns/%FF</Key>")),
+        page(entry("ns/a").replace("05.678Z", "05.678")),
+        page(entry("ns/a").replace("<ETag>&quot;abc-2&quot;</ETag>", "")),
+        page(entry("ns/a").replace("abc-2", "")),
         f"<ListBucketResult {SPACE}/>",
         "<html><body>It works!</body></html>",
     ],
 )
 def test_a_damaged_page_is_an_error_and_never_a_shorter_listing(script: Script, body: str) -> None:
     script.answers = [Answer(body=body)]
-    with pytest.raises(StorageError, match=r"s3://bkt/ns: listing"):
+    with pytest.raises(StorageError, match=r"s3://bkt/ns: listing.*(damaged page|not a listing)"):
         listed(open_store("s3://bkt/ns", script.config()))
 
 

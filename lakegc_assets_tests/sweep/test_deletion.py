@@ -116,6 +116,20 @@ def test_a_process_that_was_suspended_before_it_could_notice_deletes_nothing(
     assert told == [TaskResult("stale", detail=SUSPENDED) if slept else deleted]
 
 
+def test_a_process_that_was_suspended_while_its_task_waited_deletes_nothing(
+    bare: SmallLake, orders: Orders
+) -> None:
+    """It noticed before the task began, and after the delta mark."""
+    addresses, before, time = plant(bare, 2), bare.keys(), Time(SYSTEM_CLOCKS.elapsed())
+    watch = Watch(time)
+    time.now += SUSPENSION + 1
+    assert watch.resumed() == time.now
+    time.now += 1
+    reach = replace(TaskClients.of(orders), clocks=StubClocks(time.sleep, time, watch))
+    assert list(run(orders, addresses, reach=reach)) == [TaskResult("stale", detail=SUSPENDED)]
+    assert bare.keys() == before
+
+
 def test_every_batch_is_recorded_before_the_next_is_sent(bare: SmallLake, orders: Orders) -> None:
     addresses = plant(bare, 5)
     task = run(orders, addresses)

@@ -416,6 +416,14 @@ def test_a_lease_that_was_taken_in_spite_of_us_is_lost(store: ClockedStore) -> N
     assert read_lease(store).owner == OTHER
 
 
+def test_a_lease_that_was_given_back_in_spite_of_us_is_lost(store: ClockedStore) -> None:
+    with leased(store) as lease:
+        store.put(LEASE, replace(read_lease(store), released=True).to_bytes())
+        with pytest.raises(LeaseLostError, match="it is another's"):
+            lease.begin_round(1)
+    assert read_lease(store).round == 0
+
+
 def test_what_a_task_asks(store: ClockedStore) -> None:
     with leased(store) as lease:
         lease.begin_round(7)

@@ -27,10 +27,11 @@ _WITHOUT_ITS_FIRST_THREAD = """
 import ctypes, json, sys, threading
 from lakegc_assets.sweep.lease_record import owner_of
 main = threading.main_thread().native_id
+named = json.dumps(dict(owner_of()))
 def go_on():
     while open(f"/proc/self/task/{main}/stat").read().rpartition(")")[2].split()[0] != "Z":
         pass
-    print(json.dumps(dict(owner_of())), flush=True)
+    print(named, flush=True)
     sys.stdin.read()
 threading.Thread(target=go_on).start()
 ctypes.CDLL(None).pthread_exit(None)
@@ -68,6 +69,7 @@ def test_a_process_is_gone_when_it_was_killed_and_not_before() -> None:
 
 def test_one_whose_first_thread_has_ended_is_not_gone() -> None:
     with owner(_WITHOUT_ITS_FIRST_THREAD) as (_process, named):
+        assert named["process"]
         assert not is_gone(named)
 
 
@@ -111,9 +113,12 @@ def test_where_proc_shows_another_namespace_nobody_knows_anything(
     with owner() as (process, named):
         process.kill()
         process.wait()
-        (tmp_path / "self").symlink_to("1" if os.getpid() != 1 else "2")
+        (tmp_path / "self").symlink_to("another")
+        (tmp_path / "another").symlink_to("/proc/self")
+        (tmp_path / "sys").symlink_to("/proc/sys")
         monkeypatch.setattr(module, "PROC", tmp_path)
         assert not is_gone(named)
+        assert not is_gone({name: value for name, value in named.items() if name != "process"})
         assert "process" not in owner_of()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, cast
 
 import pyarrow as pa
@@ -44,6 +45,7 @@ class _Paged:
 
     def __init__(self, objects: Mapping[str, str]) -> None:
         self.objects = dict(objects)
+        self.size, self.modified = 1, LONG_AGO
         self.begun: list[str] = []
         self.pages = 0
         self.asked: list[str] = []
@@ -58,7 +60,7 @@ class _Paged:
         of_it = (key for key in self.objects if key.startswith(prefix))
         within = sorted(key for key in of_it if (start_after or "") < key < (end_before or ""))
         # As MinIO does: what later pages show is what was there when the listing was begun.
-        shown = [(key, 1, LONG_AGO, self.objects[key]) for key in within]
+        shown = [(key, self.size, self.modified, self.objects[key]) for key in within]
         for at in range(0, len(shown), _PAGE):
             self.pages += 1
             self.happen()
@@ -72,7 +74,7 @@ class _Paged:
         self.asked.append(key)
         if key not in self.objects:
             raise ObjectNotFoundError(key)
-        return ObjectInfo(key, 1, LONG_AGO, self.objects[key])
+        return ObjectInfo(key, self.size, self.modified, self.objects[key])
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +104,42 @@ def _taken(store: _Paged, rows: Sequence[Marked], batch: int, time: Time) -> lis
             prefetch.begin(batch)
             found += some
     return found
+
+
+@pytest.mark.parametrize("few", [0, 4], ids=["listed", "asked for"])
+@pytest.mark.parametrize(
+    ("size", "later", "etag", "state"),
+    [
+        (1, 0, "e", "same"),
+        (2, 0, "e", "rewritten"),
+        (1, 1, "e", "rewritten"),
+        (1, 0, "x", "rewritten"),
+    ],
+)
+def test_what_differs_in_anything_was_rewritten(
+    monkeypatch: pytest.MonkeyPatch, few: int, size: int, later: int, etag: str, state: str
+) -> None:
+    """An upload of the same bytes has the size and the etag of the one before it."""
+    monkeypatch.setattr(object_lookup, "FEW", few)
+    store = _Paged({_key(1): etag})
+    store.size, store.modified = size, LONG_AGO + timedelta(seconds=later)
+    (found,) = compare(cast("ObjectStore", store), _marked([1]), Time())
+    assert (found.state, len(store.asked)) == (state, 1 if few else 0)
+
+
+@pytest.mark.parametrize(
+    ("few", "then", "now", "state"),
+    [(0, 4, 5, "rewritten"), (0, 4, 0, "rewritten"), (0, 0, 5, "same"), (4, 4, 0, "same")],
+)
+def test_parts_of_a_second_count_where_both_are_known(
+    monkeypatch: pytest.MonkeyPatch, few: int, then: int, now: int, state: str
+) -> None:
+    monkeypatch.setattr(object_lookup, "FEW", few)
+    store = _Paged({_key(1): "e"})
+    store.modified = LONG_AGO.replace(microsecond=now)
+    marked = Marked(_key(1), 1, LONG_AGO.replace(microsecond=then), "e")
+    (found,) = compare(cast("ObjectStore", store), [marked], Time())
+    assert found.state == state
 
 
 @pytest.mark.parametrize("batch", [3, 10, 40])
