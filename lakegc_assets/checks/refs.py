@@ -130,7 +130,7 @@ def _staged(connections: Connections, key: str) -> Iterator[pa.Array]:
 
 def _listed(connections: Connections, key: str) -> Iterator[pa.Array]:
     """The addresses in a list, as they stand there."""
-    data = connections.store().get(key)
+    data, rows = connections.store().get(key), 0
     try:
         with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
             for page in file.iter_batches(columns=["physical_address"]):
@@ -143,7 +143,11 @@ def _listed(connections: Connections, key: str) -> Iterator[pa.Array]:
                 texts.validate(full=True)
                 if texts.null_count:
                     raise ValueError("it holds an empty address")  # noqa: TRY301
+                rows += len(texts)
                 yield texts
+            # Arrow reads the rows that are there.
+            if rows != file.metadata.num_rows:
+                raise ValueError("it lacks rows")  # noqa: TRY301
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:
         raise IntegrityError(
             f"{connections.namespace_url}/{key} is no list of staged objects as lakeFS writes it "

@@ -34,10 +34,10 @@ def recorded_addresses(repository: str) -> set[str]:
     return found
 
 
-def parquet(addresses: Iterable[str | None], name: str = "address") -> bytes:
-    """A list in Parquet."""
+def parquet(addresses: Iterable[str | None], name: str = "address", **options: Any) -> bytes:
+    """A list in Parquet, written with some options of Arrow's."""
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({name: pa.array(list(addresses), pa.string())}), sink)
+    pq.write_table(pa.table({name: pa.array(list(addresses), pa.string())}), sink, **options)
     content: bytes = sink.getvalue().to_pybytes()
     return content
 

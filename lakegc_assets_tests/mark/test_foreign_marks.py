@@ -27,8 +27,11 @@ _LIST = f"{GC}unified/m/deleted/{PART.format(0)}.snappy.parquet"
 _TEXT = f"{GC}unified/m/deleted.text/{PART.format(0)}.txt"
 _CSV = f"{GC}reports/m/deleted.csv"
 _SUMMARY = f"{GC}unified/m/summary.json"
-#: A list whose first page does not decompress.
-_DAMAGED = foreign.parquet(["data/a", "data/b"]).replace(b"data/a", b"\xff" * 6, 1)
+_GOOD = foreign.parquet(["data/a", "data/b"])
+#: A list whose first page does not decompress: of the first text, a byte of its length is another.
+_DAMAGED = _GOOD.replace(b"\0data/a", b"\xffdata/a", 1)
+#: One whose first page has the checksum of what Spark wrote there.
+_OTHER = foreign.parquet(["data/a", "data/b"], write_page_checksum=True).replace(b"a/a", b"a/c", 1)
 
 
 def put(key: str, body: bytes) -> None:
@@ -278,8 +281,9 @@ def _no_lists() -> None:
         (_wrote(_SUMMARY, b"[" * 100_000), IntegrityError, "is damaged"),
         (_no_lists, RefusedError, "is there, but no list of addresses beside it"),
         (_wrote(_LIST, b""), IntegrityError, "snappy.parquet is no list of addresses"),
-        (_wrote(_LIST, foreign.parquet(["data/a", "data/b"])[:-9]), IntegrityError, "is no list"),
+        (_wrote(_LIST, _GOOD[:-9]), IntegrityError, "is no list"),
         (_wrote(_LIST, _DAMAGED), IntegrityError, "snappy.parquet is no list of addresses"),
+        (_wrote(_LIST, _OTHER), IntegrityError, "snappy.parquet is no list of addresses"),
         (_wrote(_LIST, foreign.parquet(["data/a", None])), IntegrityError, "without an address"),
         (_wrote(_LIST, foreign.parquet(["data/a"])), IntegrityError, "names 1 object"),
         (_wrote(_LIST, foreign.parquet(["a", "b"], "key")), IntegrityError, "is no list"),

@@ -143,7 +143,7 @@ def test_a_mark_id_that_is_in_use_is_refused(ctx: RunContext) -> None:
     for stage in (lambda: require_unused(store, ctx.run, "unified"), lambda: list_store(ctx)):
         with pytest.raises(RefusedError, match="mark id 'run1' exists already in s3://lab/emp"):
             stage()
-    for damaged in (b"", b"[]", b"{}", b"\xff"):
+    for damaged in (b"", b"[]", b"{}", b"\xff", b"[" * 100_000):
         store.put(key, damaged)
         with pytest.raises(IntegrityError, match=r"summary\.json is damaged"):
             read_summary(store, ctx.run)
