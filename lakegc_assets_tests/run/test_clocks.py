@@ -30,17 +30,41 @@ THEN = Moment("this boot", 1000.0, datetime(2026, 1, 1, tzinfo=timezone.utc))
         (False, -900, 30, 30),
         (False, 5, 7200, 7200),
         (False, 5, -2, -2),  # the servers of a store differ a little
+        (False, 5, -59, -59),
+        (False, 5, -60, float("inf")),
         (False, 5, -7200, float("inf")),
     ],
 )
 def test_ages(same: bool, by_machine: float, by_store: float, age: float) -> None:  # noqa: FBT001 - parametrized
-    now = replace(
+    assert THEN.age(_later(by_machine, by_store, same=same)) == age
+
+
+@pytest.mark.parametrize(
+    ("same", "by_machine", "by_store", "stood_still"),
+    [
+        (True, 5, 5, False),
+        (True, 5, 65, False),  # the servers of a store differ a little
+        (True, 5, 66, True),
+        (True, 7200, 5, False),
+        (False, 5, 7200, False),  # of another machine's clock nothing is known
+    ],
+)
+def test_a_machine_stood_still_where_only_the_store_went_on(
+    same: bool,  # noqa: FBT001 - parametrized
+    by_machine: float,
+    by_store: float,
+    stood_still: bool,  # noqa: FBT001 - parametrized
+) -> None:
+    assert THEN.stood_still(_later(by_machine, by_store, same=same)) is stood_still
+
+
+def _later(by_machine: float, by_store: float, *, same: bool) -> Moment:
+    return replace(
         THEN,
         boot="this boot" if same else "another",
         elapsed=THEN.elapsed + by_machine,
         store_time=THEN.store_time + timedelta(seconds=by_store),
     )
-    assert THEN.age(now) == age
 
 
 def test_now_is_never_too_late(tmp_path: Path) -> None:
