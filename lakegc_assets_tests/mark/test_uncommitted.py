@@ -145,6 +145,27 @@ def test_a_removed_object_has_no_address(paged: Paged) -> None:
     assert paged.prepare().tries == 1
 
 
+@pytest.mark.parametrize(("path", "suspect"), [("~", "b-00"), ("", "")])
+def test_a_page_without_location_may_end_in_the_middle_of_a_branch(
+    path: str, suspect: str, paged: Paged
+) -> None:
+    """What the branch has staged before that end is no other page's."""
+    token = base64.b64encode(json.dumps({"branch": "b-00", "path": path}).encode()).decode()
+
+    def answer(request: Request) -> Answer:
+        if (request.json or {}).get("continuation_token"):
+            location = f"s3a://lab/paged/{FOLDER}"
+            return Answer(201, {"run_id": "x", "gc_uncommitted_location": location})
+        return without_location({"run_id": "x", "continuation_token": token})
+
+    paged.server.overrides[PREPARE] = answer
+    if not suspect:
+        assert paged.prepare().empty_pages == 1
+        return
+    with pytest.raises(IntegrityError, match=f"for branches that have changes: {suspect}. Run"):
+        paged.prepare()
+
+
 @pytest.mark.parametrize("token", ["bm8ganNvbg==", "?", base64.b64encode(b'{"run": 1}').decode()])
 def test_a_token_that_tells_nothing_makes_a_page_cover_all(token: str, paged: Paged) -> None:
     def two_pages(_: int, page: int, body: dict[str, Any]) -> Answer:
