@@ -21,7 +21,7 @@ from lakegc_assets_tests.frames import Frames, same
 NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
 MD5 = "0123456789abcdef" * 2
 #: Few names, so that they meet; and such as break patterns, paths and SQL.
-ADDRESSES = st.sampled_from([
+NAMES = [
     "data/a/x", "data/b/x", "x", "data/", "data//", "data//x", "data/x", "data/a", "other/x", "",
     ".", "..", "data/..", "data/../x", "data/a/./b", "data/.a", "data/...", "./data/a", "a://b",
     "s3://b/data/x", "data/a\n", "data/a\r", "\n", "_lakefs", "_lakefs/x", "_lakefsx", "dummy",
@@ -29,7 +29,9 @@ ADDRESSES = st.sampled_from([
     "data/é/\u0085", "data/'; --", "data/a\\b", "data/a\\..\\b", "data/%2e%2e/b", "data/\uffff",
     "data/a*b?", "DATA/a/x", " data/a/x", "/", "/data/a/x", "data/" + "long" * 300,
     "data/a/b/x", "data/a/b/", "data///x", "data/!ab/c/d/x", "data/!ab/c/d/e/x", "data/a/!b/c/x",
-])  # fmt: skip
+    "data/./x", "data/!a://b", "a/dummy", "a/_lakefs/x",
+]  # fmt: skip
+ADDRESSES = st.sampled_from(NAMES)
 MAYBE = st.none() | ADDRESSES
 ETAGS = st.sampled_from([MD5, "f" * 32, MD5 + "\n", MD5.upper(), MD5 + "-2", MD5[1:], "", "\n"])
 SIZES = st.sampled_from([0, 1, 64, 2**62])
@@ -57,6 +59,7 @@ FIELDS: Final[dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]]] = {
     "listed": (pa.int64(), st.none() | SIZES),
     "outcome": (pa.string(), st.sampled_from(["deleted", "already_missing", "spared", ""])),
 }
+SPAN = ("range_id", "first", "behind")
 ENTRY = ("range_id", "number", "address", "modified", "size", "etag")
 
 
@@ -109,6 +112,22 @@ def held_together(
     compared()
 
 
+@pytest.mark.parametrize("name", ["outside", "special"])
+def test_every_address_is_judged_as_its_twin_does(frames: Frames, name: str) -> None:
+    """What is drawn may leave out the one that a rule is about."""
+    table, columns = [{"address": one} for one in [None, *NAMES]], schema("address")
+    made = frames.rows(getattr(relations, name)(frames.of(table, columns)), columns)
+    assert same(made, getattr(twins, name)(table))
+
+
+def test_a_span_begins_with_its_first_and_ends_before_its_last(frames: Frames) -> None:
+    entries = [{"range_id": "ra", "number": n, "address": f"data/a/{n}"} for n in range(6)]
+    spans = frames.of([{"range_id": "ra", "first": 2, "behind": 4}], schema(*SPAN))
+    held = relations.within(frames.of(entries, schema("range_id", "number", "address")), spans)
+    found = frames.rows(held, schema("address"))
+    assert same(found, [{"address": "data/a/2"}, {"address": "data/a/3"}])
+
+
 ADDRESS = ("address",)
 MOST = st.integers(1, 5)
 PURE: Final[list[tuple[str, tuple[tuple[str, ...], ...], tuple[str, ...], tuple[Any, ...]]]] = [
@@ -121,7 +140,7 @@ PURE: Final[list[tuple[str, tuple[tuple[str, ...], ...], tuple[str, ...], tuple[
         ("name", "address"),
         (),
     ),
-    ("within", (ENTRY, ("range_id", "first", "behind")), ADDRESS, ()),
+    ("within", (ENTRY, SPAN), ADDRESS, ()),
     ("named", (ADDRESS,), ("check", "name", "address"), (st.just("one"),)),
     ("named", (("name", "address"),), ("check", "name", "address"), (st.just("one"),)),
     ("found", (("check", "name", "address"), ADDRESS), ("check", "name", "address"), ()),
