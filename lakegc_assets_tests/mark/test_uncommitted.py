@@ -166,6 +166,23 @@ def test_a_page_without_location_may_end_in_the_middle_of_a_branch(
         paged.prepare()
 
 
+def test_a_page_without_location_begins_with_what_its_token_names(paged: Paged) -> None:
+    token = base64.b64encode(json.dumps({"branch": "main", "path": "a"}).encode()).decode()
+
+    def answer(request: Request) -> Answer:
+        if (request.json or {}).get("continuation_token"):
+            return without_location({"run_id": "x"})
+        location = f"s3a://lab/paged/{FOLDER}"
+        body = {"run_id": "x", "gc_uncommitted_location": location, "continuation_token": token}
+        return Answer(201, body)
+
+    paged.server.overrides[PREPARE] = answer
+    assert paged.prepare().empty_pages == 1
+    paged.server.overrides["GET", r"/repositories/paged/branches/main/diff"] = diff_of_main("added")
+    with pytest.raises(IntegrityError, match="for branches that have changes: main"):
+        paged.prepare()
+
+
 @pytest.mark.parametrize("token", ["bm8ganNvbg==", "?", base64.b64encode(b'{"run": 1}').decode()])
 def test_a_token_that_tells_nothing_makes_a_page_cover_all(token: str, paged: Paged) -> None:
     def two_pages(_: int, page: int, body: dict[str, Any]) -> Answer:
