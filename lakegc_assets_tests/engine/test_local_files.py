@@ -184,6 +184,9 @@ def test_a_file_of_this_machine_is_compared_once(
         assert len(compared) == 2
         with pytest.raises(IntegrityError, match="has other columns than it should"):
             session.read(Dataset(store.url, parts, pa.schema([("hash", pa.uint64())])))
+        other = parts[0]._replace(sha256="0" * 64)
+        with pytest.raises(IntegrityError, match=f"{other.key} is not what its manifest says"):
+            session.read(Dataset(store.url, [other, parts[1]], SCHEMA))
         path = tmp_path / parts[0].key
         path.write_bytes(path.read_bytes()[:-1] + b"!")
         with pytest.raises(IntegrityError, match=f"{parts[0].key} is not what its manifest says"):

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, ArithmeticException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import TimestampType
 
 from lakegc_assets.engine import embedded
 from lakegc_assets.engine.database import Database, open_database
@@ -149,8 +150,13 @@ def test_no_default_of_a_cluster_changes_what_relations_compute(spark: Session) 
     assert {row["why"]: row["objects"] for row in _by_why(frame).collect()} == {True: 5, False: 5}
     with pytest.raises(AnalysisException, match="ambiguous"):
         _ambiguous(frame).collect()
+    with pytest.raises(AnalysisException, match="cannot be resolved"):
+        frame.select(frame["`o.d`"])
+    assert frame.join(frame, frame["hash"] == frame["hash"]).count() == 10
+    largest = _largest(session)
     with pytest.raises(ArithmeticException, match="overflow"):
-        listing_totals(_largest(session), _AT).collect()
+        listing_totals(largest, _AT).collect()
+    assert largest.schema["last_modified"].dataType == TimestampType()
     assert session.conf.get("spark.sql.adaptive.autoBroadcastJoinThreshold") == "1m"
 
 
@@ -159,6 +165,8 @@ _DEFAULTS_OF_A_CLUSTER = {
     "spark.sql.ansi.enabled": "false",
     "spark.sql.analyzer.failAmbiguousSelfJoin": "false",
     "spark.sql.selfJoinAutoResolveAmbiguity": "false",
+    "spark.sql.parser.quotedRegexColumnNames": "true",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
     "spark.sql.adaptive.autoBroadcastJoinThreshold": "10g",
 }
 

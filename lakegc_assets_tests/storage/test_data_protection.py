@@ -28,7 +28,7 @@ from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.probes import probe_recovery
 from lakegc_assets.storage.values import FREED, HELD, PERHAPS_HELD, DataProtection, Recovery
 from lakegc_assets_tests.storage.azure_answers import blob, page
-from lakegc_assets_tests.storage.conftest import Answer, Script, azure_client
+from lakegc_assets_tests.storage.conftest import Answer, Script, azure_client, query_of
 from lakegc_assets_tests.storage.servers import AZURE_ACCOUNT, Server
 
 _STORES = pytest.mark.stores
@@ -394,6 +394,7 @@ def test_locks_of_a_container(azure: Callable[..., ObjectStore]) -> None:
 )
 def test_versions_of_azure_are_told_by_what_is_written_now(
     azure: Callable[..., ObjectStore],
+    script: Script,
     written: dict[str, str] | None,
     listed: str,
     kind: str,
@@ -413,6 +414,8 @@ def test_versions_of_azure_are_told_by_what_is_written_now(
     assert found.at_least is (held is not False)
     assert store.recovery().kind == kind
     assert ("was on" in found.notice) is (held is None and bool(listed))
+    # Of the data, where lakeFS's newest comes first: what is listed before it was written long ago.
+    assert query_of(script.requests[-1])["prefix"] == "ns/data/"
 
 
 def _gcs(script: Script, *answers: Answer) -> ObjectStore:
