@@ -173,6 +173,23 @@ def test_a_range_that_was_not_looked_at_is_not_kept_as_one_that_says_nothing(
     assert told.of("ab", parts) == (Evidence(True, 20, small_agree=True), "ab")
 
 
+def test_what_is_few_together_is_sent_to_each_task(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces that are each few may be many."""
+    parts, relation, sent = written(told.store, [FIRST, SECOND, THIRD]), etag_evidence, list[bool]()
+
+    def noted(*given: Any) -> DataFrame:
+        sent.append(given[-1])
+        return relation(*given)
+
+    monkeypatch.setattr(etags, "etag_evidence", noted)
+    for ids, most in (("a", 3), ("b", 4)):
+        monkeypatch.setattr(EmbeddedSession, "is_small", lambda _, of, most=most: of.rows <= most)
+        told.of(ids, parts, 0, 1)
+    assert sent == [False, True]
+
+
 def test_one_size_that_differs_is_known_of_its_range_from_then_on(told: Told) -> None:
     parts = written(told.store, [FIRST, [(3, 6, 30, 2)]])
     false = Evidence(True, 30, small_agree=True, sizes_agree=False)
