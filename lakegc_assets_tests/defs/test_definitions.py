@@ -293,7 +293,7 @@ def test_jobs_of_one_step_are_started_again_by_dagster(
     assert {retries[job]["dagster/retry_strategy"] for job in tried} == {"ALL_STEPS"}
 
 
-@pytest.mark.parametrize("job", ["gc", "gc_sweep", "gc_approve"])
+@pytest.mark.parametrize("job", ["gc", "gc_sweep", "gc_approve", "gc_accept_hold"])
 def test_what_has_failed_by_itself_is_not_tried_again_whatever_the_instance_says(
     definitions: dg.Definitions, tmp_path: Path, job: str
 ) -> None:

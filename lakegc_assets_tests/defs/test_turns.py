@@ -433,6 +433,22 @@ def test_no_more_looks_are_under_way_than_at_once_however_many_ticks_begin_some(
     assert look.begun.total() == turns.AT_ONCE
 
 
+def test_an_answer_is_taken_where_a_run_has_changed_only_before_it_was_begun(
+    daemon: Daemon, look: _Slow
+) -> None:
+    """A tick that fails, since it could look at nothing, leaves the cursor as it was."""
+    launched(daemon, "repo-00", "m0")
+
+    def tick() -> dict[str, int]:
+        taking = Turns("known", {}, utc_now())
+        taking.put_changed_first(daemon.instance)
+        return taking.look(["repo-00"], look)
+
+    assert tick() == {}
+    look.goes_on.set()
+    assert tick() == {"repo-00": 1}
+
+
 def test_an_answer_that_nobody_asked_for_in_between_is_not_taken(look: _Slow) -> None:
     def tick(at: datetime, *names: str) -> dict[str, int]:
         return Turns("stale", {}, at).look(names, look)
