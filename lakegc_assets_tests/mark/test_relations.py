@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from lakegc_assets_tests.mark import twins
 NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
 UUID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 #: Few names, so that they meet; and such as break lists, patterns and SQL.
-ADDRESSES = st.sampled_from([
+NAMES = [
     "data/a/x", "data/b/x", "x", "data/a/x\n", "data/a/\x00", "data/é/\u0085", "data/'; --",
     "data/a\\b", "data/a|b", "data//", "data/%2F\ufffe", "data/\uffff", "data/\ufffd",
     "data/" + "long" * 300, "", "data/a/x.part_00001", "data/a/x.part_00001_1_2\n",
@@ -29,12 +30,15 @@ ADDRESSES = st.sampled_from([
     "0a" * 16 + "-00001", "0a" * 16 + "-123456", "data/" + "0a" * 16 + "-00001", "0a" * 16 + "-1",
     "data/t/v1.metadata.json", "data/t/v1.metadata.json\n", "v1.json", f"data/s/{UUID}",
     f"data/t/00000-1-{UUID}-00001.parquet", f"{UUID}-m0.avro", f"data/{UUID}.parquet.bak",
-])  # fmt: skip
-ETAGS = st.sampled_from(["a" * 32, "b" * 32, "a" * 32 + "-2", "A" * 32 + "-11\n", "", "-1"])
+]  # fmt: skip
+ADDRESSES = st.sampled_from(NAMES)
+EACH_ETAG = ["a" * 32, "b" * 32, "a" * 32 + "-2", "A" * 32 + "-11\n", "", "-1"]
+ETAGS = st.sampled_from(EACH_ETAG)
 HASH = st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63)])
 MOMENT = timedelta(microseconds=1)
 LONG_AGO = NOW - timedelta(days=7)
-TIMES = st.sampled_from([NOW, NOW - MOMENT, NOW + timedelta(days=1), LONG_AGO, LONG_AGO - MOMENT])
+EACH_TIME = [NOW, NOW - MOMENT, NOW + timedelta(days=1), LONG_AGO, LONG_AGO - MOMENT]
+TIMES = st.sampled_from(EACH_TIME)
 WHY = st.sampled_from(["pinned until then", "pinned until 'now'"])
 SIZES = st.sampled_from([0, 1, 2**40])
 
@@ -70,6 +74,26 @@ def test_candidates(frames: Frames) -> None:
         assert same(frames.rows(found, LISTING), twins.candidates(store, hashes, NOW))
 
     check()
+
+
+def listed(**values: Any) -> dict[str, Any]:
+    """A row of ``LISTING`` that is a candidate, but for some values."""
+    row = {"address": "data/a/x", "hash": 0, "size": 1, "etag": "a" * 32, "etag_hash": 0}
+    return {**row, "last_modified": LONG_AGO - MOMENT, "in_place": True, **values}
+
+
+def test_what_lies_elsewhere_or_is_as_old_as_the_cutoff_is_no_candidate(frames: Frames) -> None:
+    """What is drawn may leave out the one that a rule is about."""
+    store = [
+        listed(hash=number, last_modified=time, in_place=in_place)
+        for number, (time, in_place) in enumerate(product(EACH_TIME, [True, False]))
+    ]
+    rows, live = frames.of(store, LISTING), frames.of([], HASHES)
+    dead = twins.dead_hashes(store, [], [], NOW)
+    assert same(frames.rows(relations.dead_hashes(rows, live, live, NOW), HASHES), dead)
+    every = frames.of([{"hash": row["hash"]} for row in store], HASHES)
+    found = frames.rows(relations.candidates(rows, every, NOW), LISTING)
+    assert same(found, twins.candidates(store, store, NOW))
 
 
 def test_what_was_marked_is_put_in_order(frames: Frames) -> None:
@@ -130,6 +154,29 @@ def test_what_is_spared_and_why(frames: Frames) -> None:
         assert same(frames.rows(rest, LISTING), twins.without_spared(store, pins))
 
     check()
+
+
+def test_each_rule_spares_what_its_twin_does(frames: Frames) -> None:
+    """What is drawn may leave out the one that a rule is about."""
+    store = [
+        *(listed(address=name, last_modified=time) for name, time in product(NAMES, EACH_TIME)),
+        *(listed(address=name, etag=etag) for name, etag in product(NAMES[:3], EACH_ETAG)),
+        *(listed(address=name, hash=1) for name in NAMES),
+        *(listed(address=f"{name}/last") for name in NAMES),
+    ]
+    seen = [[{"address": NAMES[0], "etag": one} for one in EACH_ETAG], []]
+    unresolved, twice = [{"last_part": "last"}], [{"hash": 1}]
+    pins = [{"address": name, "why": "pinned until then"} for name in NAMES[::2]]
+    found = relations.judged(
+        frames.of(store, LISTING),
+        frames.of(unresolved, UNRESOLVED),
+        [frames.of(some, SEEN) for some in seen],
+        frames.of(pins, SPARED),
+        LONG_AGO,
+        frames.of(twice, HASHES),
+    )
+    expected = twins.judged(store, unresolved, seen, pins, LONG_AGO, twice)
+    assert same(frames.rows(found, JUDGED), expected)
 
 
 def test_totals_and_duplicates(frames: Frames) -> None:
