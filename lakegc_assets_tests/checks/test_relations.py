@@ -128,6 +128,24 @@ def test_a_span_begins_with_its_first_and_ends_before_its_last(frames: Frames) -
     assert same(found, [{"address": "data/a/2"}, {"address": "data/a/3"}])
 
 
+def test_where_sizes_differ_an_entry_is_confirmed_by_its_own_size_only(frames: Frames) -> None:
+    entry = {"range_id": "ra", "modified": 0, "etag": MD5}
+    held = [{**entry, "number": n, "address": f"data/a/{n}", "size": 64} for n in range(2)]
+    listed = [{"address": "data/a/0", "size": 64}, {"address": "data/a/1", "size": 1}]
+    ranges = frames.of([{"range_id": "ra", "commit_id": "c1"}], schema("range_id", "commit_id"))
+    heads = frames.of([{"commit_id": "c1", "branch": "main"}], schema("commit_id", "branch"))
+    asked = relations.questions(
+        frames.of(held, schema(*ENTRY)),
+        frames.of([], schema("size", "etag")),
+        ranges,
+        heads,
+        [],
+        [frames.of(listed, schema("address", "size"))],
+    )
+    found = frames.rows(asked, schema("range_id", "branch", "number"))
+    assert found == [{"range_id": "ra", "branch": "main", "number": 1}]
+
+
 ADDRESS = ("address",)
 MOST = st.integers(1, 5)
 PURE: Final[list[tuple[str, tuple[tuple[str, ...], ...], tuple[str, ...], tuple[Any, ...]]]] = [
