@@ -15,11 +15,13 @@ from moto.s3.responses import S3Response
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.mark.marked_objects import Stretch
+from lakegc_assets.mark.refs import load_commits, read_heads
 from lakegc_assets.run.clocks import SUSPENSION, SYSTEM_CLOCKS, Watch
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.sweep import deletion
 from lakegc_assets.sweep.delete_answers import TRIES
 from lakegc_assets.sweep.deletion import DeletingTask, TaskClients, delete_portion
+from lakegc_assets.sweep.delta_extension import KnownCommits, write_known
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME, CHECK_TIME
 from lakegc_assets.sweep.task_orders import (
@@ -31,7 +33,7 @@ from lakegc_assets.sweep.task_orders import (
     summed,
 )
 from lakegc_assets_tests.clocks import StubClocks
-from lakegc_assets_tests.lake import SmallLake
+from lakegc_assets_tests.lake import REPOSITORY, SmallLake
 from lakegc_assets_tests.sweep.deleting import (
     Time,
     fill,
@@ -164,6 +166,32 @@ def test_nothing_more_is_sent_when_heads_changed(bare: SmallLake, orders: Orders
     assert "HEADs have changed" in str(stale.detail)
     assert recorded(orders) == dict.fromkeys(addresses[:2], "deleted")
     assert set(addresses[2:]) <= bare.keys()
+
+
+def test_what_extensions_have_found_is_spared_in_later_stretches_too(
+    bare: SmallLake, orders: Orders
+) -> None:
+    """No later look finds it again: the HEADs are those of the extension by then."""
+    addresses, heads = plant(bare, 6), read_heads(bare.client, REPOSITORY)
+    commits = load_commits(bare.client, REPOSITORY, heads.values())
+    known = KnownCommits(None, orders.taken.store_time, heads, commits, commits.keys())
+    reach = TaskClients.of(orders)
+    files = write_known(reach.artifacts, "swept_set/known/", known, frozenset())
+
+    def commit(branch: str, *some: str) -> None:
+        for address in some:
+            bare.stage(branch, f"late/{address}", address, size=8)
+        bare.commit(branch)
+
+    stretches = [
+        as_listed(orders.connections.store(), addresses[n : n + 2]) for n in range(0, 6, 2)
+    ]
+    commit("busy", addresses[3], addresses[5])
+    task = DeletingTask(replace(orders, known=files), 0, reach).run(stretches)
+    assert next(task).outcome == "deleted"
+    commit("main", addresses[4])
+    assert set(names(task)) == {"spared", "deleted"}
+    assert bare.keys() & set(addresses) == set(addresses[3:])
 
 
 def test_heads_and_rules_are_read_again_when_the_answer_took_long(
