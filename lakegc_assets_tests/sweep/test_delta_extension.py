@@ -203,13 +203,37 @@ def test_every_head_that_was_seen_counts(
     assert len(told) == (heads != ("e", "c"))
 
 
-def test_what_came_and_went_while_lakefs_made_its_list(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("first", ["b", "c"])
+def test_what_came_and_went_while_lakefs_made_its_list(
+    first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A branch that stands elsewhere then has left what only a list names that is made later."""
-    told, lists = [{"main": head} for head in ("c", "b", "b")], [("c",), ("b", "x")]
+    told, lists = [{"main": head} for head in ("c", "b", "b")], [(first,), ("b", "x")]
     extender = extending(monkeypatch, told, lambda: lists.pop(0))
     found, _ = extender.extend(known({"main": "d"}, *LINE), set(), {"main": "c"})
     assert found.heads == {"main": "b"}
     assert "x" in found.active
+
+
+def test_what_lakefs_lists_counts_beside_what_is_found() -> None:
+    before = known({"main": "d"}, *LINE)
+    found = extended(before, before.heads, {"a": "metarange of a"})
+    assert found.active == before.active | {"a"}
+
+
+def test_a_list_without_a_head_that_stayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    extender = extending(monkeypatch, [{"main": "c"}, {"main": "c"}], lambda: ("d",))
+    with pytest.raises(IntegrityError, match="HEAD of branch 'main' is not among the active"):
+        extender.extend(known({"main": "d"}, *LINE), set(), {"main": "c"})
+
+
+def test_a_branch_that_is_set_aside_where_there_are_no_rules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There, lakeFS has no list to make."""
+    extender = extending(monkeypatch, [{"main": "c"}], lambda: pytest.fail("a list"))
+    with pytest.raises(TooMuchError, match="'main' is gone, or was set elsewhere"):
+        extender.extend(known({"main": "d"}, *LINE, rules=None), set(), {"main": "c"})
 
 
 def test_branches_that_are_set_aside_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
