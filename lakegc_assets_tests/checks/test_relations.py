@@ -128,6 +128,37 @@ def test_a_span_begins_with_its_first_and_ends_before_its_last(frames: Frames) -
     assert same(found, [{"address": "data/a/2"}, {"address": "data/a/3"}])
 
 
+@pytest.mark.parametrize(
+    ("etag", "candidate"), [(MD5, MD5), (MD5, f"{MD5}-2"), (None, MD5), (None, f"{MD5}-2")]
+)
+def test_what_looks_like_a_candidate_is_asked_for(
+    frames: Frames, etag: str | None, candidate: str
+) -> None:
+    entry = {"range_id": "ra", "number": 1, "address": "x", "modified": 0, "size": 64, "etag": etag}
+    asked = relations.questions(
+        frames.of([entry], schema(*ENTRY)),
+        frames.of([{"size": 64, "etag": candidate}], schema("size", "etag")),
+        frames.of([{"range_id": "ra", "commit_id": "c1"}], schema("range_id", "commit_id")),
+        frames.of([{"commit_id": "c1", "branch": "main"}], schema("commit_id", "branch")),
+        [],
+        [],
+    )
+    found = frames.rows(asked, schema("range_id", "branch", "number"))
+    assert found == [{"range_id": "ra", "branch": "main", "number": 1}]
+
+
+def test_an_object_of_another_size_than_its_entry_is_unlike_it(frames: Frames) -> None:
+    held = [
+        {"address": f"data/a/{n}", "modified": 0, "size": 64, "number": n, "range_id": "ra"}
+        for n in range(2)
+    ]
+    listed = [{"address": "data/a/0", "size": 64}, {"address": "data/a/1", "size": 1}]
+    entries = frames.of(held, schema("range_id", "number", "address", "modified", "size"))
+    unlike = relations.unlike(entries, frames.of(listed, schema("address", "size")), NOW)
+    found = frames.rows(unlike, schema("address", "listed"))
+    assert same(found, [{"address": "data/a/1", "listed": 1}])
+
+
 def test_where_sizes_differ_an_entry_is_confirmed_by_its_own_size_only(frames: Frames) -> None:
     entry = {"range_id": "ra", "modified": 0, "etag": MD5}
     held = [{**entry, "number": n, "address": f"data/a/{n}", "size": 64} for n in range(2)]
