@@ -9,14 +9,16 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
 
-from lakegc_assets.storage import bulk
+from lakegc_assets.storage import bulk, local
 from lakegc_assets.storage.bulk import Deadline
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StorageError, StoreUnavailableError, error_class
+from lakegc_assets.storage.files import locked
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
@@ -251,6 +253,21 @@ def test_local_files_have_no_store_that_keeps_a_deadline(tmp_path: Path, clock: 
     clock.now += 1
     assert codes(store.delete_many(["a"], expires_s=1)) == [None]
     assert not store.exists("a")
+
+
+def test_a_deadline_that_passes_while_a_directory_is_waited_for_keeps_the_file(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(tmp_path))
+    store.put("a", b"1")
+
+    def late(*asked: Any, **more: Any) -> Any:
+        clock.now += 2
+        return locked(*asked, **more)
+
+    monkeypatch.setattr(local, "locked", late)
+    assert codes(store.delete_many(["a"], expires_s=1)) == ["Expired"]
+    assert store.exists("a")
 
 
 class Claiming(LocalStore):
