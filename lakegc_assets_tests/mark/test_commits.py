@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import UnexpectedAnswerError
+from lakegc_assets.mark import commits
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.refs import load_commits, read_commits_csv, read_heads, read_tags
 from lakegc_assets.storage.opening import open_store
@@ -331,6 +333,45 @@ def test_a_metarange_in_the_list_that_is_not_the_commits_stops_the_run(
         recorded.plant("small", key, "".join([first, wrong, *rest]).encode())
         with pytest.raises(IntegrityError, match="the list cannot be trusted"):
             find_active_commits(marked.ctx)
+
+
+def test_a_list_without_the_head_of_a_branch_stops_the_run(golden: Goldens, tmp_path: Path) -> None:
+    given = golden("retention")
+    marked = recorded.rewind(given.marked, tmp_path, "active_commits")
+    head = given.server.recording.refs["main"]
+    csv = f"{marked.manifests['active_commits'].facts['server_run_id']}/commits.csv"
+    (key,) = [key for key in recorded.keys("retention") if key.endswith(csv)]
+    lines = recorded.content("retention", key).decode().splitlines(keepends=True)
+    with recorded.preserved("retention"):
+        kept = [line for line in lines if not line.startswith(head)]
+        assert len(kept) == len(lines) - 1
+        recorded.plant("retention", key, "".join(kept).encode())
+        with pytest.raises(IntegrityError, match="'main' for one, are not among the active"):
+            find_active_commits(marked.ctx)
+
+
+@pytest.mark.parametrize("call", [0, 1])
+def test_a_branch_that_moves_meanwhile_counts_with_both_of_its_heads(
+    golden: Goldens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    given = golden("retention").marked
+    expired = given.attempt.read("active_commits", "expired")["commit_id"].to_pylist()
+    other, calls = min(expired), count()
+
+    def read(*asked: Any) -> dict[str, str]:
+        heads = read_heads(*asked)
+        return {**heads, "main": other} if next(calls) == call else heads
+
+    monkeypatch.setattr(commits, "read_heads", read)
+    marked = recorded.rewind(given, tmp_path, "active_commits")
+    find_active_commits(marked.ctx)
+    found, known = (
+        {row["commit_id"]: row["source"] for row in one.attempt.read("active_commits").to_pylist()}
+        for one in (marked, given)
+    )
+    assert found.items() >= known.items()
+    assert found.keys() - known.keys() == {other}
+    assert next(calls) == 2
 
 
 def test_tags_can_be_protected(golden: Goldens, tmp_path: Path) -> None:
