@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from hashlib import md5
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,17 @@ class Blinking(Stale):
 
     def list(self, *_: object, **__: object) -> Iterator[pa.RecordBatch]:
         return iter(())
+
+
+class Returning(Stale):
+    """Says that the object is back, and leaves what a test says at its key."""
+
+    left: bytes | None = None
+
+    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        if self.left is not None:
+            self.put(KEY, self.left)
+        return [UndeleteOutcome(one.key, "restored") for one in objects]
 
 
 def lost(etag: str = "e") -> list[Lost]:
@@ -126,3 +138,37 @@ def test_one_that_cannot_be_looked_at_says_nothing_of_the_others(lake: Path, oth
     first, *rest = bring_back(store, objects)
     assert (first.outcome, "no answer" in str(first.detail)) == ("failed", True)
     assert {(one.outcome, one.detail) for one in rest} == {("already_there", None)}
+
+
+@pytest.mark.parametrize(
+    ("left", "told"), [(None, "it is gone again"), (CONTENT[:-1], "it came back with 14 bytes")]
+)
+def test_what_a_store_gives_back_otherwise_is_not_back(
+    lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bytes | None, told: str
+) -> None:
+    store = Returning(lake, "file:///lake")
+    monkeypatch.setattr(Returning, "left", left)
+    (one,) = bring_back(store, lost())
+    assert (one.outcome, one.error_code) == ("failed", "NotVerified")
+    assert str(one.detail).startswith(told)
+    (one,) = bring_back(store, lost(), copies(tmp_path))
+    assert one.outcome == ("restored" if left is None else "failed")
+    assert store.get(KEY) == (left or CONTENT)
+
+
+@pytest.mark.parametrize("there", [CONTENT, CONTENT[::-1], CONTENT[:-1]])
+@pytest.mark.parametrize("known_by", ["the mark", "the backup", "nobody"])
+def test_what_is_there_is_compared_in_size_and_checksum(
+    lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bytes, known_by: str
+) -> None:
+    monkeypatch.setattr(
+        LocalStore, "checksums", lambda self, key: {"md5": md5(self.get(key)).hexdigest()}
+    )
+    store = Stale(lake, "file:///lake")
+    store.put(KEY, there)
+    etag = md5(CONTENT).hexdigest() if known_by == "the mark" else "e"
+    (one,) = bring_back(store, lost(etag), copies(tmp_path) if known_by == "the backup" else None)
+    differs = len(there) != len(CONTENT) or (there != CONTENT and known_by != "nobody")
+    assert one.outcome == "already_there"
+    assert (one.detail or "").startswith("another object is there") is differs
+    assert store.get(KEY) == there
