@@ -14,6 +14,7 @@ import pytest
 
 from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.embedded.refs import history
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark import commits
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
@@ -334,6 +335,18 @@ def test_a_mark_that_cannot_be_read_is_passed_over_with_a_warning(
         past.mark("second", find_active_commits)
     assert "passed over, with what only that mark knew" in caplog.text
     assert "first" in caplog.text
+
+
+def test_a_mark_that_cannot_be_read_stops_one_that_keeps_commits_by_their_metadata(
+    lake: SmallLake, spark: Session
+) -> None:
+    """A branch of theirs may be deleted: no other witness has them."""
+    past = Past(lake, spark, retain={"metadata": {"hold": "yes"}})
+    rules(past)
+    ctx = past.mark("first", find_active_commits)
+    ctx.root.attempt(REPOSITORY, "first").store().put("active_commits/manifest.json", b"{}")
+    with pytest.raises(IntegrityError, match="first"):
+        past.mark("second", find_active_commits)
 
 
 def test_for_a_prune_what_its_own_mark_knew_counts_too(lake: SmallLake, spark: Session) -> None:
