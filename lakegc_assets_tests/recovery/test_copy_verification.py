@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from hashlib import md5
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,6 +150,27 @@ def test_what_is_damaged_in_the_journal_proves_nothing(
     found = bring_back(store, lost, copies)
     results_of = [(one.outcome, one.error_code) for one in found]
     assert results_of == [("restored", None), ("failed", "CopyChanged")]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {},
+        {"address": "other"},
+        {"size": 8},
+        {"etag": "another"},
+        {"copy_etag": "another"},
+        {"outcome": "failed"},
+    ],
+)
+def test_only_a_record_of_this_very_copy_proves_it(tmp_path: Path, other: dict[str, Any]) -> None:
+    backup = LocalStore(tmp_path, "file:///backup")
+    etag = backup.put("same", b"content")
+    told = Outcome("same", 7, "etag", etag, "size", "copied")
+    beside = [told._replace(address=name, copy_etag="another") for name in ("a", "z")]
+    journal.record(backup, "first", [beside[0], told._replace(**other), beside[1]])
+    found = CopyVerifier(backup).etag(Lost("same", 7, "etag"), "recorded")
+    assert found == (None if other else etag)
 
 
 def test_only_files_of_one_size_and_time_may_be_moved_ones(tmp_path: Path) -> None:
