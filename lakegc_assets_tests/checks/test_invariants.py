@@ -25,6 +25,7 @@ from lakegc_assets.checks.evaluation import (
 )
 from lakegc_assets.checks.retained import main_ancestries
 from lakegc_assets.engine.datasets import read_parts, write_part
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Branch, Commit
 from lakegc_assets.retention.naive import naive_active_commits
@@ -226,6 +227,11 @@ def test_a_share_above_the_limit_is_seen(lab: Lab) -> None:
     assert limited(0.0, at_the_mark=share).passed, "the sweep of an approved mark is approved"
 
 
+def test_candidates_of_an_empty_listing_are_all_of_it(lab: Lab) -> None:
+    marked = lab.mark(changes={("store_listing", "data"): lambda _: []})
+    assert "(100.0%)" in fails(invariants.candidate_share(marked.case()))
+
+
 def test_every_candidate_that_a_head_holds_is_seen(lab: Lab) -> None:
     held = sorted(lab.held(lab.heads["main"]))
     marked = lab.mark()
@@ -249,6 +255,16 @@ def test_a_list_of_branches_that_ends_early_hides_no_head(
     (address, *_) = sorted(last - others)
     result = invariants.none_head_reachable(lab.mark().case([address]))
     assert repr(address) in fails(result)
+
+
+def test_a_list_of_branches_without_the_default_one_stops_the_run(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        LakeFSClient, "branches", lambda *_, **__: iter([Branch(id="sq", commit_id="c")])
+    )
+    with pytest.raises(IntegrityError, match="lacks its default branch 'main'"):
+        invariants.none_head_reachable(lab.mark().case())
 
 
 def test_readers_that_disagree_about_a_range_stop_the_run(lab: Lab) -> None:
@@ -355,6 +371,24 @@ def test_an_active_commit_that_is_missing_is_seen(which: str, lab: Lab) -> None:
     start = datetime.fromtimestamp(at, timezone.utc).isoformat()
     marked = lab.mark(changes=changes, start=start)
     assert lost in fails(invariants.active_commits_complete(marked.case()))
+
+
+def test_a_mark_without_any_active_commit_is_seen(lab: Lab) -> None:
+    """No repository is without a HEAD."""
+    none = dict.fromkeys([("active_commits", "heads"), ("active_commits", "data")], lambda _: [])
+    assert "every one" in fails(invariants.active_commits_complete(lab.mark(changes=none).case()))
+
+
+def test_a_commit_that_the_mark_was_to_retain_is_seen(lab: Lab) -> None:
+    lost = lab.server.recording.refs["v1"]
+    changes = {("active_commits", "data"): lambda rows: [r for r in rows if r["commit_id"] != lost]}
+    # By then no rule of lakeFS's keeps it.
+    marked = lab.mark(changes=changes, start=(lab.now + timedelta(days=9999)).isoformat())
+    manifest = marked.manifest("active_commits")
+    settings = {**manifest.settings, "retain": {"tags": ["v1"]}}
+    chain = {"active_commits": replace(manifest, settings=settings)}
+    assert invariants.active_commits_complete(marked.case()).passed
+    assert lost in fails(invariants.active_commits_complete(marked.case(chain=chain)))
 
 
 def test_a_server_that_logs_all_ancestors_hides_no_main_parent() -> None:
