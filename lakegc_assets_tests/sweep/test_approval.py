@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.checks.evaluation import check_candidates
+from lakegc_assets.checks.evaluation import candidate_share_of, check_candidates
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.report import report
 from lakegc_assets.run.clocks import Clocks
@@ -239,6 +239,23 @@ def test_what_a_mark_waits_for(
     monkeypatch.setattr(LocalStore, "recovery", lambda _: Recovery("nothing", None, "none kept"))
     found = waits_for(lake.context(spark), mode, limits)
     assert found is None if said is None else found is not None and said in found
+
+
+def test_a_mark_that_is_as_large_as_the_limits_keeps_them(lake: SmallLake, spark: Session) -> None:
+    attempt = lake.root.attempt(REPOSITORY, RUN)
+    facts = attempt.manifest("gc_report").facts
+    share = candidate_share_of(attempt, attempt.manifest("deletion_candidates"))
+    limits = Limits(share, facts["objects"], facts["bytes"])
+    assert waits_for(lake.context(spark), "auto", limits) is None
+
+
+def test_a_backup_is_no_undo(
+    lake: SmallLake, spark: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStore, "recovery", lambda _: Recovery("nothing", None, "none kept"))
+    ctx = lake.context(spark, backup_url=str(tmp_path / "backups"))
+    assert waits_for(ctx, "auto", Limits(required="backup")) is None
+    assert waits_for(ctx, "auto", Limits(required="undo")) is not None
 
 
 def test_the_share_where_nothing_was_listed_is_of_what_heads_hold_too(
