@@ -227,19 +227,30 @@ def test_damage_behind_a_valid_checksum_never_loses_an_entry(
     assert refused > length // 2
 
 
-@pytest.mark.parametrize("claimed", [b"1", b"3", b"99999999999", b"", b"x"])
-def test_another_number_of_entries_than_the_file_says_is_refused(
-    claimed: bytes, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "claimed", "why"),
+    [
+        ("count", b"1", "there are more entries"),
+        ("count", b"3", "it holds 2 entries, but says 3"),
+        ("count", b"99999999999", "it cannot hold"),
+        ("count", b"", "it cannot hold"),
+        ("count", b"x", "it cannot hold"),
+        ("max_key", b"c", "its last key is b'b'"),
+        ("max_key", b"a", "its last key is b'b'"),
+    ],
+)
+def test_other_entries_than_the_file_says_are_refused(
+    name: str, claimed: bytes, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = witness.__globals__["read_blocks"]
 
-    def lying(data: bytes, name: str) -> object:
-        found = real(data, name)
-        return found._replace(properties={**found.properties, "count": claimed})
+    def lying(data: bytes, range_id: str) -> object:
+        found = real(data, range_id)
+        return found._replace(properties={**found.properties, name: claimed})
 
     info, data = write_range([("a", entry(1)), ("b", entry(2))])
     monkeypatch.setitem(witness.__globals__, "read_blocks", lying)
-    with pytest.raises(FormatError):
+    with pytest.raises(FormatError, match=why):
         witness(data, info.id, NAMESPACE)
 
 
