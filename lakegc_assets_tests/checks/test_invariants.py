@@ -32,7 +32,7 @@ from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import MAX_DAYS, Rules
 from lakegc_assets.run.pins import PINS, Pin, write_pin
 from lakegc_assets_tests.checks.conftest import Labs
-from lakegc_assets_tests.checks.handmade import SETTINGS, Lab, Row, fails
+from lakegc_assets_tests.checks.handmade import SETTINGS, Changes, Lab, Row, fails
 from lakegc_assets_tests.sessions import Session
 
 
@@ -375,7 +375,9 @@ def test_an_active_commit_that_is_missing_is_seen(which: str, lab: Lab) -> None:
 
 def test_a_mark_without_any_active_commit_is_seen(lab: Lab) -> None:
     """No repository is without a HEAD."""
-    none = dict.fromkeys([("active_commits", "heads"), ("active_commits", "data")], lambda _: [])
+    none: Changes = dict.fromkeys(
+        [("active_commits", "heads"), ("active_commits", "data")], lambda _: []
+    )
     assert "every one" in fails(invariants.active_commits_complete(lab.mark(changes=none).case()))
 
 
