@@ -12,7 +12,10 @@ import pytest
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.estate.explanation import explain as why
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.mark.relations import AMBIGUOUS
+from lakegc_assets.mark.uncommitted import Staged
 from lakegc_assets.run.pins import PINS, Pin, write_pin
+from lakegc_assets.sweep import delta
 from lakegc_assets.sweep.liveness_look import seen_now
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake
@@ -69,6 +72,23 @@ def test_what_was_restored_is_spared_while_it_is_pinned(
     # What is certain counts before a pin, so that an alarm looks at it.
     assert spared(lake) == {kept: pin.reason, gone: pin.reason, linked: STAGED}
     assert lake.keys() == marked.live | {kept, linked}
+
+
+@pytest.mark.parametrize("by", ["a pin", "its last part"])
+def test_what_alone_is_alive_in_a_repository_that_rests_is_spared(
+    by: str, lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is staged, and no branch has moved since the mark."""
+    kept = min(marked.candidates)
+    pin = Pin("other", datetime.now(timezone.utc) + timedelta(days=1), "mark-0", "restored", 1)
+    unresolved = frozenset({kept.rsplit("/", 1)[1]})
+    if by == "a pin":
+        write_pin(lake.store, pin, pa.array([kept]))
+        unresolved = frozenset()
+    monkeypatch.setattr(delta, "read_staged", lambda *_: Staged(unresolved=unresolved))
+    sweep(lake.context(spark))
+    assert spared(lake) == {kept: pin.reason if by == "a pin" else AMBIGUOUS}
+    assert lake.keys() == marked.live | {kept}
 
 
 def test_a_pin_that_cannot_be_read_stops_a_sweep(
