@@ -20,8 +20,8 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import UndeleteOutcome
-from lakegc_assets.sweep import acceptance, ledger
-from lakegc_assets.sweep.acceptance import accept_hold, look_at_alarms
+from lakegc_assets.sweep import acceptance, ledger, lost_objects
+from lakegc_assets.sweep.acceptance import BACK, Alarm, accept_hold, look_at_alarms
 from lakegc_assets.sweep.alarm import AlarmError
 from lakegc_assets.sweep.hold import (
     HOLD,
@@ -479,6 +479,13 @@ def test_a_hold_that_says_it_is_accepted_without_an_id_holds(store: ObjectStore)
     for text in ('{"accepted": {}}', '{"accepted": true}', "[]", "", '{"accepted": {"by": "x"}}'):
         store.put(HOLD, text.encode())
         assert read_hold(store) == Hold(text)
+
+
+def test_an_alarm_of_which_more_may_be_gone_is_not_back() -> None:
+    alarm = Alarm({}, {"data/a": BACK}, lost_objects.LOST.empty_table())
+    assert alarm.is_back
+    assert not replace(alarm, states={}).is_back
+    assert not replace(alarm, unread="nobody can read what its sweep recorded").is_back
 
 
 def test_the_loss_of_one_mark_is_none_of_another(store: ObjectStore) -> None:
