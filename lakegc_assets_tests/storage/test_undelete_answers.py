@@ -73,6 +73,19 @@ def test_the_newest_version_is_copied_where_no_blob_is(
     assert unquote(sent["x-ms-copy-source"]).endswith(f"/acc/box/ns/a?versionid={NEW}")
 
 
+@pytest.mark.parametrize("told", [["failed"], ["aborted"], [""], ["pending", "failed"]])
+def test_a_copy_that_did_not_succeed_brings_nothing_back(
+    azure_undelete: Undelete, script: Script, told: list[str]
+) -> None:
+    """The blob has its name from the beginning of a copy that takes longer than its request."""
+    statuses = zip((202, 200), told, strict=False)
+    answers = [Answer(code, headers={"x-ms-copy-status": one}) for code, one in statuses]
+    outcome, detail = azure_undelete(page(kept(version=NEW)), *answers)
+    assert outcome == "failed"
+    assert f"the copy of a version ended as {told[-1]!r}" in detail
+    assert script.requests[2:] == ["HEAD /acc/box/ns/a"][: len(told) - 1]
+
+
 def test_versions_go_on_over_pages(azure_undelete: Undelete, script: Script) -> None:
     pages = [page(kept(version=OLD, etag="0x1"), marker="m"), page(kept(version=NEW))]
     assert azure_undelete(*pages, COPIED)[0] == "restored"
