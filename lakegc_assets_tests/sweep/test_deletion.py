@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,12 +19,14 @@ from lakegc_assets.mark.marked_objects import Stretch
 from lakegc_assets.mark.refs import load_commits, read_heads
 from lakegc_assets.run.clocks import SUSPENSION, SYSTEM_CLOCKS, Watch
 from lakegc_assets.run.settings import Settings
+from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import deletion
 from lakegc_assets.sweep.delete_answers import TRIES
 from lakegc_assets.sweep.deletion import DeletingTask, TaskClients, delete_portion
 from lakegc_assets.sweep.delta_extension import KnownCommits, write_known
 from lakegc_assets.sweep.ledger import Outcome
-from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME, CHECK_TIME
+from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME, CHECK_TIME, Look
+from lakegc_assets.sweep.store_comparison import Marked
 from lakegc_assets.sweep.task_orders import (
     SUSPENDED,
     Orders,
@@ -212,6 +215,43 @@ def test_nothing_is_sent_when_every_answer_takes_long(
     (stale,) = run(orders, addresses, reach=reach_at(orders, time))
     assert stale == TaskResult("stale", detail="lakeFS and the store take too long to answer")
     assert len(left) == 6
+    assert bare.keys() == before
+
+
+@pytest.mark.parametrize(("waits", "looks"), [(CHECK_TIME - 1, 1), (CHECK_TIME, 2)])
+def test_nothing_is_sent_long_after_the_look(
+    bare: SmallLake, orders: Orders, time: Time, waits: float, looks: int
+) -> None:
+    """What was read before a thread waited for the machine says nothing."""
+    addresses, looked = plant(bare, 2), list[Look]()
+
+    class Waiting(DeletingTask):
+        def look(self) -> Look:
+            looked.append(super().look())
+            time.now += waits if len(looked) == 1 else 0
+            return looked[-1]
+
+    objects = as_listed(orders.connections.store(), addresses)
+    told = Waiting(orders, 0, reach_at(orders, time)).run([objects])
+    assert names(told) == ["deleted"]
+    assert len(looked) == looks
+
+
+def test_nothing_is_sent_when_a_suspension_is_noticed_after_the_look(
+    bare: SmallLake, orders: Orders, time: Time
+) -> None:
+    addresses, before, watched = plant(bare, 2), bare.keys(), Time(time.now)
+    clocks = StubClocks(time.sleep, time, Watch(watched))
+
+    class Suspended(DeletingTask):
+        def send(self, batch: Sequence[Marked]) -> list[DeleteOutcome]:
+            watched.now += SUSPENSION + 1
+            return super().send(batch)
+
+    reach = replace(TaskClients.of(orders), clocks=clocks)
+    objects = as_listed(orders.connections.store(), addresses)
+    told = Suspended(orders, 0, reach).run([objects])
+    assert list(told) == [TaskResult("stale", detail=SUSPENDED)]
     assert bare.keys() == before
 
 
