@@ -5,7 +5,7 @@ SHELL := bash
 UI_PORT ?= 3000
 
 # So many processes share the tests of a target, which often wait for servers.
-WORKERS ?= $(shell n=$$(nproc); echo $$((n < 5 ? n + 1 : 6)))
+WORKERS ?= $(shell n=$$(nproc); echo $$((n < 5 ? n + 2 : 6)))
 in_parallel = -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 # Bytecode is kept, whatever the shell says: tests start many processes, which else compile it anew.
