@@ -319,34 +319,6 @@ def test_a_changed_run_is_known_also_where_the_clock_of_dagster_s_database_is_an
     assert looks == {"repo-19": 1}
 
 
-def test_a_look_that_takes_longer_than_a_tick_holds_up_no_other_and_is_taken_by_a_later_one(
-    site: Site, daemon: Daemon, looks: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A repository with thousands of old runs on a slow store."""
-    monkeypatch.setattr(turns, "LIMIT_S", 1.0)
-    for name in ("repo-00", "repo-03", "repo-19"):
-        approve(marked(site.root, name, "m1"))
-    ended, given = Event(), ArtifactRoot.runs
-
-    def runs(root: ArtifactRoot, repository: str) -> list[str]:
-        found = given(root, repository)
-        if repository == "repo-00":
-            ended.wait()
-        return found
-
-    monkeypatch.setattr(ArtifactRoot, "runs", runs)
-    begun = utc_now()
-    for minute in range(4):
-        tick(daemon, "gc_approvals", begun + minute * _MINUTE)
-    keys = [key for _, key, _ in daemon.log]
-    assert keys == ["repo-03|m1", "repo-19|m1"]
-    assert looks["repo-00"] == 1
-    ended.set()
-    for minute in range(4, 7):
-        tick(daemon, "gc_approvals", begun + minute * _MINUTE)
-    assert [key for _, key, _ in daemon.log] == [*keys, "repo-00|m1"]
-
-
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
     """The look at ``repo-00`` does not end before this is set, and gives what was there before."""
@@ -362,6 +334,24 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
     monkeypatch.setattr(turns, "LIMIT_S", 1.0)
     yield ended
     ended.set()
+
+
+def test_a_look_that_takes_longer_than_a_tick_holds_up_no_other_and_is_taken_by_a_later_one(
+    site: Site, daemon: Daemon, looks: Counter[str], slow: Event
+) -> None:
+    """A repository with thousands of old runs on a slow store."""
+    for name in ("repo-00", "repo-03", "repo-19"):
+        approve(marked(site.root, name, "m1"))
+    begun = utc_now()
+    for minute in range(4):
+        tick(daemon, "gc_approvals", begun + minute * _MINUTE)
+    keys = [key for _, key, _ in daemon.log]
+    assert keys == ["repo-03|m1", "repo-19|m1"]
+    assert looks["repo-00"] == 1
+    slow.set()
+    for minute in range(4, 7):
+        tick(daemon, "gc_approvals", begun + minute * _MINUTE)
+    assert [key for _, key, _ in daemon.log] == [*keys, "repo-00|m1"]
 
 
 def test_a_mark_that_ends_while_its_repository_is_looked_at_is_told_within_the_hour(
