@@ -34,7 +34,7 @@ Moment = Annotated[datetime, PlainValidator(_moment)]
 class JsonRecord:
     """Base of records, each of which says as ``damaged`` what follows and what is to be done."""
 
-    __pydantic_config__: ClassVar = ConfigDict(strict=True, extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
     _damaged: ClassVar[str]
 
     def __init_subclass__(cls, damaged: str) -> None:
