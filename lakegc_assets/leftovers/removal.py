@@ -239,8 +239,7 @@ def remove_objects(
     """
     totals: Counter[str] = Counter()
     for turn, following in _turns(plan.rows):
-        if following.num_rows < plan.rows.num_rows:
-            _require_nothing_new(plan, following, totals)
+        _require_nothing_new(plan, following, totals)
         for rows in _batches(turn):
             found = _removed(plan.store, rows, protection, require_allowed)
             ledger.add(found)
