@@ -165,6 +165,23 @@ def test_a_repository_in_deletion_is_none_any_more(
     assert not client.may_have_repository("retention")
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_repository_that_nobody_may_look_at_may_be_there(
+    status: int, server: ReplayServer, client: LakeFSClient
+) -> None:
+    server.overrides["GET", "/repositories/retention"] = (status, {"message": "who are you?"})
+    assert client.may_have_repository("retention")
+
+
+def test_a_server_without_the_call_does_not_say_that_there_is_no_repository(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    server.overrides["GET", "/repositories/retention"] = (404, {"message": "invalid API endpoint"})
+    with pytest.raises(errors.EndpointNotFoundError):
+        client.may_have_repository("retention")
+    assert not client.may_have_repository("no-such-repo")
+
+
 def test_another_repository_than_asked_for_is_not_believed(
     server: ReplayServer, client: LakeFSClient
 ) -> None:
@@ -259,6 +276,25 @@ def test_a_log_that_ends_early_is_not_believed(server: ReplayServer, client: Lak
             list(client.log("retention", "main"))
     with pytest.raises(errors.NotFoundError):
         list(client.log("retention", "no-such-branch"))
+
+
+def _log(server: ReplayServer, *told: tuple[str, list[str], int]) -> Answer:
+    """A log of commits, by id, parents and version."""
+    commit = server.recording.body("log_first_parent.main")["results"][0]
+    return _results(*({**commit, "id": i, "parents": p, "version": v} for i, p, v in told))
+
+
+def test_of_an_old_merge_either_parent_may_be_the_main_one(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    """Before the parents were switched the merged branch was the first of them."""
+    merge, base = ("c", ["merged", "b"], 0), ("b", ["a"], 0)
+    server.overrides["GET", ".*/commits"] = _log(server, merge, base, ("a", [], 0))
+    assert [commit.id for commit in client.log("retention", "main")] == ["c", "b", "a"]
+    for cut in ([merge, base], [("c", ["b", "merged"], 1)]):
+        server.overrides["GET", ".*/commits"] = _log(server, *cut)
+        with pytest.raises(errors.UnexpectedAnswerError, match="1 of their first parents have not"):
+            list(client.log("retention", "main"))
 
 
 # Objects
@@ -475,10 +511,24 @@ def _in_turn(*answers: Answer) -> Callable[[Request], Answer]:
 def test_lists_that_do_not_advance_are_not_believed(
     pages: list[Answer], server: ReplayServer, client: LakeFSClient
 ) -> None:
-    server.overrides["GET", "/repositories/retention/branches"] = _in_turn(*pages)
-    with pytest.raises(errors.UnexpectedAnswerError):
-        list(client.branches("retention"))
-    assert len(server.requests) <= 2
+    for kind, read in (("branches", client.branches), ("tags", client.tags)):
+        server.requests.clear()
+        server.overrides["GET", f"/repositories/retention/{kind}"] = _in_turn(*pages)
+        with pytest.raises(errors.UnexpectedAnswerError):
+            list(read("retention"))
+        assert len(server.requests) <= 2
+
+
+@pytest.mark.parametrize("offset", ["", "A", "a", "c"])
+def test_a_list_goes_on_behind_its_last_item_whatever_the_offset(
+    offset: str, server: ReplayServer, client: LakeFSClient
+) -> None:
+    """One that lies further on would hide what is between."""
+    server.overrides["GET", "/repositories/retention/branches"] = _in_turn(
+        _page(["a"], more=True, offset=offset), _page(["b", "d"], more=False, offset="")
+    )
+    assert [branch.id for branch in client.branches("retention")] == ["a", "b", "d"]
+    assert [request.params.get("after") for request in server.requests] == [None, "a"]
 
 
 def test_a_log_that_goes_in_circles_stops(server: ReplayServer, client: LakeFSClient) -> None:
