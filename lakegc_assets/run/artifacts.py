@@ -235,8 +235,12 @@ class ArtifactRoot:
         return open_store("/".join((self.url.rstrip("/"), *parts)), self.stores)
 
     def repositories(self) -> list[str]:
-        """The repositories that have left artifacts, in the order of their names."""
-        return _names_of(self.open().list_prefixes().prefixes)
+        """The repositories that have left artifacts, in the order of their names.
+
+        One that a list hid, since the store ended it early, would pass for deleted where lakeFS
+        hides it, too.
+        """
+        return _names_of(self.open().prefixes_to_the_end())
 
     def runs(self, repository: str) -> list[str]:
         """Ids of the runs that have left artifacts, in the order of their names.

@@ -291,6 +291,32 @@ def test_namespaces_overlap_by_whole_segments() -> None:
     assert not overlap("s3://lab/a", "gs://lab/a")
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "same"),
+    [
+        ("s3://lab/a", "s3a://other/b", True),
+        ("s3://lab/a", "gs://lab/a", False),
+        ("/srv/lake", "local://repo/x", True),
+        ("local://repo/x", "file:///srv/lake", True),
+        (AZURE.url(), "wasb://box@other.blob.core.windows.net/b", True),
+        (AZURE.url(), "s3://lab/a", False),
+        # Of what cannot be read the beginning tells, where it can.
+        ("s3://lab/a", "S3://arn:aws:s3:::x/a", True),
+        ("s3://lab/a", "https://example.com/b", False),
+        (AZURE.url(), "HTTPS://example.com/b", True),
+        (AZURE.url(), "abfss://example.com/b", True),
+        (AZURE.url(), "s3://arn:aws:s3:::x/a", False),
+        ("gs://lab/a", "mem://x", True),
+        ("local://repo/x", "mem://x", True),
+    ],
+)
+def test_a_namespace_in_a_store_of_another_kind_is_told_where_that_is_certain(
+    ours: str, theirs: str, *, same: bool
+) -> None:
+    """What others name of it is read of those of its kind alone."""
+    assert StorageNamespace.parse(ours).is_same_kind(theirs) is same
+
+
 @given(
     st.builds(
         Xid,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
@@ -16,15 +16,16 @@ from hypothesis import strategies as st
 
 from lakegc_assets.checks import retained as checked
 from lakegc_assets.graveler.paths import FOLDER_DEPTH
-from lakegc_assets.retention.active_commits import active_commits
+from lakegc_assets.retention.active_commits import Reason, active_commits
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.retain import FOREVER, MOST_FOLDERS, OfBranches, Retain
 from lakegc_assets.retention.retained import kept_commits, path_commits, retained_commits
 from lakegc_assets.retention.rules import Rules, RulesError
 from lakegc_assets.retention.rules_file import parse_retain
+from lakegc_assets.retention.union import Previous
 
-from .graphs import NOW, History, histories
+from .graphs import NOW, History, commit, graph, histories
 
 PATTERNS = ["*", "main", "d?v", "[no]*", "no such"]
 MARKS = [(), (("hold", "yes"),), (("hold", "no"), ("by", "me"))]
@@ -152,6 +153,19 @@ def test_below_paths_stays_what_longer_days_would_keep(
     assert {pattern: of.keys() for pattern, of in checks.items()} == {
         pattern: of.keys() for pattern, of in expected.items()
     }
+
+
+@pytest.mark.parametrize(("marked", "stays"), [(9, True), (10, False)])
+def test_below_paths_stays_what_an_earlier_mark_knew_for_the_days_of_the_path(
+    marked: int, *, stays: bool
+) -> None:
+    """A reset drops the commit from each log."""
+    was_head = Reason("main", "head", None, NOW - timedelta(days=300))
+    earlier = Previous({"b": [was_head]}, NOW - timedelta(days=marked))
+    heads, retain = {"main": "a"}, Retain(paths={"logs/**": 10})
+    commits = graph(commit("a", 20))
+    found = path_commits(commits, heads, Rules(1, {"main": 2}), retain, NOW, [earlier])
+    assert found["logs/**"].keys() == ({"a", "b"} if stays else {"a"})
 
 
 @given(tagged_histories(), retains)

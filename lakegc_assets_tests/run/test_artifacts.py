@@ -33,6 +33,7 @@ from lakegc_assets.run.history import Earlier
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.values import Prefixes
 
 NAMESPACE = "s3://lab/small"
 START = datetime(2026, 11, 21, 4, 41, tzinfo=timezone.utc)
@@ -293,6 +294,8 @@ def test_a_new_attempt_leaves_the_old_one_as_it_is(tmp_path: Path) -> None:
     assert root.attempt("small", "run1") == second
     assert not second.files("store_listing")
     assert first.files("store_listing")
+    third = root.new_attempt("small", "run1")
+    assert root.attempts("small", "run1") == [third, second, first]
 
 
 def test_a_published_mark_is_frozen(tmp_path: Path) -> None:
@@ -362,7 +365,18 @@ def test_an_unknown_run_is_refused(tmp_path: Path) -> None:
         root_at(tmp_path).attempt("small", "run1")
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"attempt"', b"null", b'{"attempt": "."}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"attempt"',
+        b"null",
+        b'{"attempt": "."}',
+        b'{"attempt": "a", "earlier": [".."]}',
+    ],
+)
 def test_a_damaged_attempt_is_reported(body: bytes, tmp_path: Path) -> None:
     root = root_at(tmp_path)
     root.new_attempt("small", "run1")
@@ -385,6 +399,23 @@ def test_runs_are_listed_without_what_else_is_kept_there(tmp_path: Path) -> None
     root.open("small", "_cache").put("ranges/x", b"")
     assert root.runs("small") == ["a", "b"]
     assert root.runs("retention") == []
+
+
+def test_lists_that_end_early_hide_no_run_and_no_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = root_at(tmp_path)
+    for repository, run in (("large", "a"), ("small", "a"), ("small", "b")):
+        root.new_attempt(repository, run)
+    real = LocalStore.list_prefixes
+
+    def cut(store: LocalStore, prefix: str = "", max_objects: int | None = None) -> Prefixes:
+        found = real(store, prefix, max_objects)
+        return found._replace(prefixes=found.prefixes[:1])
+
+    monkeypatch.setattr(LocalStore, "list_prefixes", cut)
+    assert root.repositories() == ["large", "small"]
+    assert root.runs("small") == ["a", "b"]
 
 
 NAME = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", fullmatch=True)

@@ -10,6 +10,7 @@ import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -171,24 +172,30 @@ def test_only_this_user_sees_the_locks() -> None:
     assert file != lock_file("s3://bucket/repo2")
 
 
-@pytest.mark.parametrize("is_link", [False, True])
-def test_a_folder_that_others_made_is_refused(tmp_path: Path, *, is_link: bool) -> None:
+@pytest.mark.parametrize("mode", [None, 0o720, 0o702])
+def test_a_folder_that_others_made_is_refused(tmp_path: Path, mode: int | None) -> None:
     """Anybody can make the folder first, with links in it to files that others cannot write to."""
     url, precious = "s3://bucket/repo", tmp_path / "precious"
     precious.write_text("the only copy")
     file = lock_file(url)
     file.symlink_to(precious)
-    if is_link:
+    if mode is None:
         # Of a folder that is another's, or no longer: what it leads to does not tell.
         file.parent.symlink_to(file.parent.rename(tmp_path / "theirs"))
     else:
-        file.parent.chmod(0o777)
+        file.parent.chmod(mode)
     with (
         pytest.raises(ConfigurationError, match=r"alone can write to: see who made it"),
         repository_lock(url),
     ):
         pytest.fail("it leads to a file")
     assert precious.read_text() == "the only copy"
+
+
+def test_a_folder_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "os", SimpleNamespace(geteuid=lambda: os.geteuid() + 1))
+    with pytest.raises(ConfigurationError, match="alone can write to: see who made it"):
+        lock_file("s3://bucket/repo")
 
 
 def test_a_lock_that_cannot_be_made_is_told(

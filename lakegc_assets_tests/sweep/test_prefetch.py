@@ -201,6 +201,19 @@ def test_a_listing_counts_from_its_beginning_and_is_begun_anew_when_it_is_old() 
     assert [one.asked for one in found] == [0.0] * 50 + [35.0] * 50
 
 
+def test_what_is_asked_for_counts_from_before_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_lookup, "FEW", 4)
+    store, time = _Paged({_key(1): "e"}), Time()
+    head = store.head
+
+    def slow(key: str) -> ObjectInfo:
+        time.sleep(7)
+        return head(key)
+
+    monkeypatch.setattr(store, "head", slow)
+    assert [one.asked for one in _taken(store, _marked([1]), 1, time)] == [0.0]
+
+
 def test_a_listing_that_ends_early_is_begun_anew_for_the_next_batch() -> None:
     store = _Paged({_key(n): "e" for n in range(60)})
     whole = store.list
