@@ -34,7 +34,7 @@ from lakegc_assets.storage.values import LISTING_SCHEMA
 
 _LAKEFS = "_lakefs/"
 #: Staged addresses that are held at a time.
-_AT_ONCE: Final = 50_000
+STAGED_AT_ONCE: Final = 50_000
 
 
 def plan_namespace(server: Server, url: str, *, unclaimed: bool) -> Plan:
@@ -142,7 +142,7 @@ def _named_in(server: Server, ctx: RunContext, other: Other, place: StorageNames
     heads = heads_of(server.client, other)
     for branch in heads:
         addresses = staged_addresses(server.client, other, branch)
-        while some := list(islice(addresses, _AT_ONCE)):
+        while some := list(islice(addresses, STAGED_AT_ONCE)):
             if _any(inside(place, pa.array(some, pa.string()))):
                 return f"in what is staged on {branch!r}"
     # Behind what is staged, so that what is committed meanwhile is seen as one or the other.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,8 +23,9 @@ from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.graveler.entry import AddressType, Entry
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.lakefs.errors import ConflictError, ForbiddenError
-from lakegc_assets.leftovers.ledger import FOLDER, unfinished
+from lakegc_assets.lakefs.errors import BadRequestError, ConflictError, ForbiddenError
+from lakegc_assets.leftovers import namespace_removal
+from lakegc_assets.leftovers.ledger import FOLDER, PLANNED, Ledger, unfinished
 from lakegc_assets.leftovers.namespace_removal import named_by, plan_namespace, remove_namespace
 from lakegc_assets.leftovers.namespaces import guarded, leftover_namespaces
 from lakegc_assets.leftovers.removal import COPIES, Choices
@@ -33,6 +37,7 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.hold import HOLD
+from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.lease_record import LEASE
 from lakegc_assets_tests.files import age, contents
 from lakegc_assets_tests.kills import Killed
@@ -118,6 +123,10 @@ def test_what_keeps_it(
             remove(server, place)
     with pytest.raises(ConfigurationError, match="a backup is wanted, and none"):
         remove(server, tmp_path / "x", without=True)
+    (tmp_path / "x/_lakefs").mkdir(parents=True)
+    (tmp_path / "x/_lakefs/dummy").touch()
+    with pytest.raises(ConfigurationError, match="in a storage namespace, of whatever lakeFS"):
+        remove(server, tmp_path / "x")
     demanding = replace(server, context=with_backups(server, str(tmp_path / "x")))
     with pytest.raises(RefusedError, match="backup_url is set"):
         remove_namespace(demanding, URL, choices(server, without=True), unclaimed=True)
@@ -131,7 +140,7 @@ def test_what_keeps_it(
         remove_namespace(server, URL, confirmed, unclaimed=True)
 
     def create_and_copy(*args: Any, **options: Any) -> None:
-        with suppress(ConflictError):
+        with suppress(ConflictError, BadRequestError):
             lake.client.create_repository("again", f"{URL}/again")
         copy_object(*args, **options)
 
@@ -266,19 +275,87 @@ def test_a_lease_that_nobody_can_read_keeps_it(old: Path, server: Server) -> Non
         plan_namespace(server, URL, unclaimed=True)
 
 
-@pytest.mark.parametrize("committed", [False, True])
+def test_who_is_at_work_on_it_keeps_it(old: Path, server: Server) -> None:
+    place = StorageNamespace.parse(URL)
+    assert old.exists()
+    with repository_lease(server.open(URL), {"run": "r"}, duration=timedelta(minutes=3)):
+        assert guarded(server, place).startswith("somebody is at work on it: ")
+    assert guarded(server, place) == ""
+
+
+def test_artifacts_and_backups_keep_it(old: Path, server: Server) -> None:
+    for there, what in (
+        (replace(server, root=replace(server.root, url=str(old.parent))), "the artifacts"),
+        (replace(server, context=with_backups(server, f"{URL}/copies")), "backups"),
+    ):
+        with pytest.raises(RefusedError, match=f"stays: {what} .* lie in it, or around it"):
+            plan_namespace(there, URL, unclaimed=True)
+
+
+def test_an_object_that_is_another_since_the_confirmation_keeps_it(
+    old: Path, server: Server
+) -> None:
+    wanted = choices(server, without=True)
+    age(old, 32)
+    before = contents(old)
+    with pytest.raises(RefusedError, match="is not what was confirmed"):
+        remove_namespace(server, URL, wanted, unclaimed=True)
+    assert contents(old) == before
+
+
+def test_what_any_page_of_its_listing_shows_keeps_it(
+    old: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one_by_one(store: LocalStore, prefix: str = "") -> Iterator[pa.RecordBatch]:
+        for page in _list(store, prefix):
+            yield from (page.slice(at, 1) for at in range(page.num_rows))
+
+    _list = LocalStore.list_to_the_end
+    monkeypatch.setattr(LocalStore, "list_to_the_end", one_by_one)
+    first = old / min(contents(old))
+    os.utime(first)
+    with pytest.raises(RefusedError, match="its newest object is 0 days old"):
+        plan_namespace(server, URL, unclaimed=True)
+    age(old, 31)
+    assert plan_namespace(server, URL, unclaimed=True).rows.num_rows == len(contents(old))
+    (old / "!strange").touch()
+    age(old, 31)
+    with pytest.raises(RefusedError, match="what lakeFS does not write there: '!strange'"):
+        plan_namespace(server, URL, unclaimed=True)
+
+
+@pytest.mark.parametrize(
+    ("what", "where"),
+    [
+        ("staged", "in what is staged on 'main'"),
+        ("committed", "in the range"),
+        ("of a deleted branch", "in the range"),
+        ("in another spelling", "in the range"),
+    ],
+)
 def test_what_another_repository_has_imported_keeps_it(
-    committed: bool,  # noqa: FBT001 - a parameter
+    what: str,
+    where: str,
     lake: SmallLake,
     old: Path,
     server: Server,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (address,) = (key for key in contents(old) if key.startswith("data/"))
-    full = Entry(f"{URL}/{address}", size=4, e_tag="0" * 32, address_type=AddressType.FULL)
-    objects.stage_entry(lake.server.lake, REPOSITORY, "main", "imported", full)
-    if committed:
-        lake.commit("main")
-    where = "in the range" if committed else "in what is staged on 'main'"
+    there = f"{URL}/{address}"
+    if what == "in another spelling":
+        there = there.replace("team", "TEAM")
+    branch = "gone" if what == "of a deleted branch" else "main"
+    if branch == "gone":
+        lake.client.create_branch(REPOSITORY, "gone", "main")
+    monkeypatch.setattr(namespace_removal, "STAGED_AT_ONCE", 1)
+    for path, imported in (("another", "local://elsewhere/x"), ("imported", there)):
+        full = Entry(imported, size=4, e_tag="0" * 32, address_type=AddressType.FULL)
+        objects.stage_entry(lake.server.lake, REPOSITORY, branch, path, full)
+    if what != "staged":
+        lake.commit(branch)
+    if branch == "gone":
+        lake.client.delete_branch(REPOSITORY, "gone")
     with pytest.raises(RefusedError, match=f"repository 'repo' names objects in it, .*{where}"):
         remove(server, without=True)
     assert address in contents(old)
@@ -317,22 +394,30 @@ def test_a_kill_loses_nothing(
     kept = contents(copies) | contents(old)
     assert kept.pop(COPIES)
     assert kept == before
+    others = [replace(left, id=f"{left.id}-1", url="x"), replace(left, id=f"{left.id}-2", kind="x")]
+    for one in others:
+        Ledger(server.root, one).begin(PLANNED.empty_table())
     # What lakeFS wrote for itself goes after all else.
     data = [key for key in before if not key.startswith("_lakefs/")]
     assert len(contents(old)) == len(before) - min(deleted, len(data))
     remove(server, tmp_path / "backup")
     assert contents(old) == {}
-    assert not unfinished(server.root)
+    assert unfinished(server.root) == others
 
 
+@pytest.mark.parametrize("table", [False, True], ids=["an object", "a table"])
 @pytest.mark.parametrize("outcome", ["locked", "failed"])
 def test_what_the_store_refuses_keeps_what_tells_whose_it_is(
-    outcome: Any, old: Path, server: Server, tmp_path: Path
+    outcome: Any,
+    table: bool,  # noqa: FBT001 - a parameter
+    old: Path,
+    server: Server,
+    tmp_path: Path,
 ) -> None:
     """Without that nobody would find the rest again, nor know that this server had it."""
     mark_as(old, None)
     before = contents(old)
-    stays = min(key for key in before if not key.startswith("_lakefs/"))
+    stays = min(key for key in before if key.startswith("_lakefs/") == table and key != MARKER)
 
     def refuses(store: LocalStore, keys: Any, *args: Any, **options: Any) -> Any:
         some = [key for key in keys if key != stays]
@@ -346,7 +431,7 @@ def test_what_the_store_refuses_keeps_what_tells_whose_it_is(
             remove_namespace(server, URL, wanted, unclaimed=True)
     of_lakefs = {key for key in before if key.startswith("_lakefs/")}
     assert MARKER in of_lakefs
-    assert contents(old).keys() == {stays, *of_lakefs}
+    assert contents(old).keys() == {stays, MARKER} | (set() if table else of_lakefs)
     assert unfinished(server.root)
     remove(server, tmp_path / "backup")
     assert contents(old) == {}
@@ -376,6 +461,8 @@ def _written(old: Path, before: dict[str, bytes], what: str) -> str:
         ("another object", "it was written since the plan", "the end of the data"),
         ("a new object", "it was written since the plan", "the end of the data"),
         ("a new table", "it was written since the plan", "the end of the data"),
+        ("another object", "has", "the last moment"),
+        ("another object", "has", "the last moment, without copies"),
     ],
 )
 def test_what_somebody_writes_meanwhile_ends_it(
@@ -400,12 +487,15 @@ def test_what_somebody_writes_meanwhile_ends_it(
 
     def delete(store: LocalStore, keys: Any, *args: Any, **options: Any) -> Any:
         keys = list(keys)
+        if set(keys) & before.keys() and "the last moment" in at:
+            write()
         found = _delete(store, keys, *args, **options)
         if set(keys) & before.keys():
             write()
         return found
 
-    wanted = choices(server, tmp_path / "backup")
+    without = at.endswith("without copies")
+    wanted = choices(server, None if without else tmp_path / "backup", without=without)
     with pytest.MonkeyPatch.context() as patch:
         if at == "the copies":
             patch.setattr("lakegc_assets.leftovers.removal.copy_object", copy_late)
