@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.errors import ConfigurationError, RefusedError
-from lakegc_assets.leftovers.ledger import Ledger, unfinished
+from lakegc_assets.leftovers.ledger import FOLDER, Ledger, unfinished
 from lakegc_assets.leftovers.removal import Choices
 from lakegc_assets.leftovers.report import find_leftovers
 from lakegc_assets.leftovers.server import Server
@@ -20,7 +22,7 @@ from lakegc_assets.leftovers.uploads import abort_uploads, leftover_uploads, pla
 from lakegc_assets.mark.installation import MARKER
 from lakegc_assets.mark.installation import Server as Collector
 from lakegc_assets.run.lock import repository_lock
-from lakegc_assets.storage.errors import AccessDeniedError
+from lakegc_assets.storage.errors import AccessDeniedError, StorageError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import MultipartUpload, UncommittedBlob
 from lakegc_assets.sweep.hold import HOLD
@@ -114,3 +116,47 @@ def test_only_uploads_are_aborted_that_nobody_goes_on_with(
     assert found == {"deleted": 1, "spared": 1, "already_missing": 1}
     assert aborted == ["idle"]
     assert not unfinished(server.root)
+
+
+@pytest.fixture
+def old_uploads(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three uploads of the repository that nobody has gone on with: ``a``, ``b`` and ``c``."""
+    old = server.open(f"local://{REPOSITORY}").server_time() - 10 * _DAY
+    found = [MultipartUpload(key, key, old, old, 1) for key in "abc"]
+    monkeypatch.setattr(LocalStore, "multipart_uploads", lambda *_: found)
+
+
+def test_one_that_cannot_be_aborted_is_recorded_with_the_others(
+    old_uploads: None,  # noqa: ARG001 - they are wanted to be there
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def abort(_: LocalStore, upload: MultipartUpload) -> bool:
+        if upload.key == "a":
+            raise AccessDeniedError("not allowed")
+        return upload.key == "c"
+
+    monkeypatch.setattr(LocalStore, "abort_upload", abort)
+    with pytest.raises(StorageError, match="1 object could not be removed"):
+        abort_uploads(server, REPOSITORY, Choices("me", plan_uploads(server, REPOSITORY).id))
+    (removal,) = unfinished(server.root)
+    recorded = pq.read_table(Path(server.root.url, FOLDER, removal.id, "outcomes/000000.parquet"))
+    assert recorded["upload_id"].to_pylist() == ["a", "b", "c"]
+    assert recorded["outcome"].to_pylist() == ["failed", "already_missing", "deleted"]
+
+
+def test_a_hold_that_comes_behind_the_plan_keeps_all_uploads(
+    old_uploads: None,  # noqa: ARG001 - they are wanted to be there
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin = Ledger.begin
+
+    def begin_and_hold(ledger: Ledger, planned: pa.Table) -> None:
+        begin(ledger, planned)
+        server.open(f"local://{REPOSITORY}").put(HOLD, b"{}")
+
+    monkeypatch.setattr(Ledger, "begin", begin_and_hold)
+    monkeypatch.setattr(LocalStore, "abort_upload", lambda *_: pytest.fail("it is on hold"))
+    with pytest.raises(RefusedError, match="it is on hold"):
+        abort_uploads(server, REPOSITORY, Choices("me", plan_uploads(server, REPOSITORY).id))
