@@ -386,6 +386,30 @@ def test_staged_paths_are_asked_for_alone_where_the_list_lacks_them() -> None:
     assert served == {lookups.STAGED_TURN: {"at a"}, 0: set()}
 
 
+def test_after_the_deadline_only_what_is_staged_is_asked_for() -> None:
+    """All else is in doubt: what looks like it is spared."""
+    listing, place = Listing(["a", "b"]), StorageNamespace.parse("s3://lab/repo")
+    doubts = pa.table([[7, 8], [1, 2]], schema=SIGNATURES)
+    asked = {}
+    for turn, of in ((lookups.STAGED_TURN, SIGNATURES.empty_table()), (0, doubts)):
+        unit = lookups.Unit("main", turn, pa.array(["a", "b"]), of)
+        client = cast("LakeFSClient", listing)
+        asked[turn] = lookups.ask_paths(client, "repo", place, -math.inf, unit)
+    assert asked[lookups.STAGED_TURN] == ({"at a", "at b"}, SIGNATURES.empty_table())
+    assert asked[0] == (set(), doubts)
+
+
+def test_a_page_that_ends_before_the_path_for_which_it_was_asked_stops_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More is to come, and the path may be in it."""
+    listing = Listing(["a", "b"])
+    page = [SimpleNamespace(path="a", physical_address="at a")]
+    monkeypatch.setattr(listing, "objects_page", lambda *_, **__: (page, True))
+    with pytest.raises(IntegrityError, match=r"listing branch 'main' .* skipped 'b'"):
+        page_of(listing).address("main", "b")
+
+
 def test_not_found_from_a_branch_that_exists_stops_the_run() -> None:
     listing = Listing(["a"])
     listing.branch = lambda _, branch: SimpleNamespace(id=branch)  # type: ignore[method-assign]
