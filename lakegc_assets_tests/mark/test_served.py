@@ -335,7 +335,24 @@ def test_one_call_answers_for_many_paths() -> None:
 
 
 def test_a_branch_that_is_gone_serves_nothing() -> None:
-    assert page_of(Listing(["a"])).address("gone", "a") is None
+    page = page_of(Listing(["a", "b"]))
+    assert [page.address("main", "a"), page.address("gone", "b")] == ["at a", None]
+
+
+def test_a_page_does_not_tell_what_lies_before_it() -> None:
+    page = page_of(Listing(["a", "b"]))
+    assert [page.address("main", path) for path in "ba"] == ["at b", "at a"]
+
+
+def test_of_an_address_that_nobody_resolves_its_end_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listing, place = Listing([]), StorageNamespace.parse("s3://lab/repo")
+    page = [SimpleNamespace(path="a", physical_address="minio://lab/repo/data/x")]
+    monkeypatch.setattr(listing, "objects_page", lambda *_, **__: (page, False))
+    unit = lookups.Unit("main", 0, pa.array(["a"]), SIGNATURES.empty_table())
+    served, _ = lookups.ask_paths(cast("LakeFSClient", listing), "repo", place, math.inf, unit)
+    assert served == {"x"}
 
 
 def test_what_a_diff_names_is_asked_for_where_the_list_lacks_it() -> None:
