@@ -181,9 +181,7 @@ class LakeFSClient(Transport):
         ends early is read to its end.
         """
         params = {"prefix": prefix} if prefix else {}
-        listing = Listing(Page[Repository], ("repositories",), "id", params)
-        for page in self._pages_to_the_end(listing):
-            yield from page.results
+        return self._list_to_the_end(Listing(Page[Repository], ("repositories",), "id", params))
 
     def branches(
         self, repository: str, *, after: str = "", show_hidden: bool = True
@@ -253,8 +251,11 @@ class LakeFSClient(Transport):
     def objects(
         self, repository: str, ref: str, prefix: str = "", amount: int = LARGEST_PAGE
     ) -> Iterator[ObjectStats]:
-        """The objects that a ref serves, staged or committed, by path; read in pages as needed."""
-        return self._list(_served(repository, ref, amount, prefix=prefix))
+        """The objects that a ref serves, staged or committed, by path; read in pages as needed.
+
+        A list that the server ends early is read to its end: what it hid would not be restored.
+        """
+        return self._list_to_the_end(_served(repository, ref, amount, prefix=prefix))
 
     def objects_page(
         self, repository: str, ref: str, after: str = "", amount: int = LARGEST_PAGE
@@ -275,8 +276,7 @@ class LakeFSClient(Transport):
         what it had until then: a diff that ends early is read to its end.
         """
         path = ("repositories", repository, "branches", branch, "diff")
-        for page in self._pages_to_the_end(Listing(Page[DiffEntry], path, "path", {}, after)):
-            yield from page.results
+        return self._list_to_the_end(Listing(Page[DiffEntry], path, "path", {}, after))
 
     def changes(self, repository: str, branch: str) -> Iterator[list[Change]]:
         """The whole of ``diff_branch`` in pages, for who reads much of it."""

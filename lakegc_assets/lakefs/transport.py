@@ -308,6 +308,11 @@ class Transport:
         for page in self._pages(listing):
             yield from page.results
 
+    def _list_to_the_end(self, listing: Listing[T]) -> Iterator[T]:
+        """Every item of a sorted list that the server may end early, read in pages as needed."""
+        for page in self._pages_to_the_end(listing):
+            yield from page.results
+
     def _pages(self, listing: Listing[T]) -> Iterator[Page[T]]:
         """The pages of a list. Raises UnexpectedAnswerError, too, where an offset comes again.
 

@@ -351,6 +351,19 @@ def test_objects_from_anywhere(client: LakeFSClient) -> None:
         client.objects_page("retention", "nope")
 
 
+def test_objects_are_asked_for_again_until_nothing_follows(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    """What such a list hid would not be restored, and nobody would be told."""
+    first, second = list(client.objects("retention", "main", prefix="st/"))[:2]
+    bodies = [found.model_dump() for found in (first, second)]
+    server.requests.clear()
+    server.overrides["GET", ".*/objects/ls"] = _in_turn(*map(_results, bodies), _results())
+    assert list(client.objects("retention", "main", prefix="st/")) == [first, second]
+    asked = [(request.params["prefix"], request.params.get("after")) for request in server.requests]
+    assert asked == [("st/", None), ("st/", first.path), ("st/", second.path)]
+
+
 def test_diff(client: LakeFSClient) -> None:
     diff = {entry.path: entry.type for entry in client.diff_branch("retention", "main")}
     assert diff["a/20"] == "removed"
