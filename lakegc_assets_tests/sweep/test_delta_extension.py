@@ -7,16 +7,23 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from unittest.mock import MagicMock
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.decode import etag_hash
+from lakegc_assets.mark.relations import AMBIGUOUS
 from lakegc_assets.retention.active_commits import active_commits
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.rules import Rules
+from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.sweep import delta_extension
 from lakegc_assets.sweep.delta_extension import (
+    ALIKE,
+    HELD,
+    AddedObjects,
     Extender,
     KnownCommits,
     TooMuchError,
@@ -242,3 +249,23 @@ def test_branches_that_are_set_aside_all_the_time(monkeypatch: pytest.MonkeyPatc
     extender = extending(monkeypatch, told, lambda: [c.id for c in LINE])
     with pytest.raises(TooMuchError, match="'main' is gone, or was set elsewhere"):
         extender.extend(known({"main": "d"}, *LINE), set(), {"main": "c"})
+
+
+def test_all_is_spared_that_what_was_added_may_need() -> None:
+    one, other = "a" * 32, "b" * 32
+    expected = {
+        ("data/held", 1, other): HELD,
+        ("data/x/unplaced", 1, other): AMBIGUOUS,
+        ("data/same", 7, one): ALIKE,
+        ("data/in-parts", 7, f"{one}-2"): ALIKE,
+        # What has an entry without a telling etag may be served by any of its size.
+        ("data/whatever", 8, other): ALIKE,
+        ("data/other", 7, other): None,
+        ("data/unplaced/x", 1, one): None,
+    }
+    looks = pa.table({"size": [7, 8], "etag_hash": pa.array([etag_hash(one), 0], pa.int64())})
+    held = address_hashes(pa.array(["data/held"]))
+    added = AddedObjects({"range"}, held, {"unplaced"}, looks)
+    columns = zip(("address", "size", "etag"), zip(*expected, strict=True), strict=True)
+    objects = pa.table({name: list(values) for name, values in columns})
+    assert added.spares(objects) == {row[0]: why for row, why in expected.items() if why}

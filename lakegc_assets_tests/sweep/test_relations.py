@@ -119,6 +119,20 @@ def test_what_is_thought_to_be_gone(frames: Frames) -> None:
     check(frames, test, rows(SWEPT, "address"), rows(SPARED, "address"), rows(ADDRESSES))
 
 
+def test_what_is_in_doubt_or_missing_or_was_spared_is_not_thought_to_be_gone(
+    frames: Frames,
+) -> None:
+    told = {"a": "deleted", "b": "deleted", "c": "deleted", "d": "spared", "e": "already_missing"}
+    empty = dict.fromkeys(SWEPT.names)
+    ledger = [
+        {**empty, "address": address, "outcome": outcome, "size": 1, "at": BEGAN}
+        for address, outcome in told.items()
+    ]
+    alive = [{"address": a, "why": "pinned", "size": 1, "certain": a != "b"} for a in "abcde"]
+    given = (ledger, SWEPT), (alive, SPARED), ([{"address": "c"}], ADDRESSES)
+    holds(frames, relations.thought_gone, twins, SPARED, *given)
+
+
 OBJECTS = pa.schema([("address", pa.string()), ("size", pa.int64()), ("etag", pa.string())])
 TOLD = pa.schema([(name, pa.string()) for name in ("address", "outcome", "error_code")])
 LACKING = pa.schema([*NAMED, ("size", pa.int64())])
@@ -131,3 +145,7 @@ def test_what_is_not_backed_up(frames: Frames) -> None:
 
     several = rows(OBJECTS, "address"), rows(OBJECTS, "address"), rows(TOLD, "address")
     check(frames, test, *several)
+    marked = [{"address": a, "size": 1, "etag": "e"} for a in "abcd"]
+    held = [marked[0], {**marked[1], "size": 2}, {**marked[2], "etag": "x"}]
+    told = [{"address": a, "outcome": "copied", "error_code": None} for a in "abc"]
+    test(marked, held, told)
