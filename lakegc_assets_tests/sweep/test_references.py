@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.engine.datasets import read_parts
+from lakegc_assets.engine.datasets import Part, read_parts
 from lakegc_assets.mark.explanation import explain_object
-from lakegc_assets.mark.references import read_references
+from lakegc_assets.mark.references import References, read_references
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep import rounds
 from lakegc_assets.sweep.alarm import AlarmError
@@ -44,6 +44,23 @@ STAGED = "repository 'other' names it by its full address, in what it has staged
 
 
 # What a mark keeps
+
+
+def test_what_several_repositories_name_is_added_up() -> None:
+    def named(name: str, count: int) -> References:
+        part, hashes = (Part(f"{what}/{name}", 1, 1, "") for what in ("references", "referenced"))
+        counts = {name: count, "both": count}
+        return References([part], [hashes], frozenset({name}), counts, [name], [f"of {name}"])
+
+    one, other = named("one", 1), named("other", 2)
+    assert one + other == References(
+        [*one.parts, *other.parts],
+        [*one.hashes, *other.hashes],
+        frozenset({"one", "other"}),
+        {"one": 1, "other": 2, "both": 3},
+        ["one", "other"],
+        ["of one", "of other"],
+    )
 
 
 def test_what_another_repository_names_is_no_candidate(
