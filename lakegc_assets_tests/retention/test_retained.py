@@ -215,6 +215,10 @@ def test_both_of_two_rules_hold(
     history, tags = tagged
     kept = twin(history, tags, one) | twin(history, tags, other)
     assert kept == twin(history, tags, one | other)
+    below = path_twin(history, tags, one | other)
+    for each in (one, other):
+        for pattern, ids in path_twin(history, tags, each).items():
+            assert ids <= below[pattern]
 
 
 @given(retains)
