@@ -165,6 +165,8 @@ def test_full_addresses_are_resolved(
         (StorageNamespace.parse("local://repo"), "file:///srv/repo/x"),
         (StorageNamespace.parse("/srv/repo"), "local://repo/x"),
         (StorageNamespace.parse("local://repo"), "local:///srv/repo/x"),
+        (StorageNamespace.parse("local://repo"), "local://repo//data/x"),
+        (StorageNamespace.parse("/srv/repo"), "file:///srv/repo//data/x"),
         (StorageNamespace.parse("local://repo"), "local://other/../repo/data/x"),
         (StorageNamespace.parse("local://repo"), "local://other/%2e%2E/repo/data/x"),
     ],

@@ -213,3 +213,34 @@ def test_the_head_of_several_branches_is_known_of_each() -> None:
     marks.mark(Moment({"main": "c2", "dev": "c2"}, rules), NOW)
     assert "c2" in marks.mark(Moment({"dev": "c1"}, rules), NOW + 9 * DAY)
     assert "c2" not in marks.mark(Moment({"dev": "c1"}, rules), NOW + 10 * DAY)
+
+
+def test_a_reason_by_another_branch_hides_none() -> None:
+    """Which of them holds longer, only the rules of the day tell."""
+    marks = Marks(graph(commit("c1", 60), commit("c2", 40, "c1")))
+    rules = Rules(5, {"main": 30, "dev": 10})
+    for head in ("c2", "c1"):
+        marks.mark(Moment({"main": head, "dev": head}, rules), NOW)
+    assert "c2" in marks.mark(Moment({"dev": "c1"}, Rules(5, {"dev": 10})), NOW + 9 * DAY)
+
+
+def test_a_branch_that_comes_back_has_its_rule_again() -> None:
+    marks = Marks(graph(commit("c1", 60), commit("c2", 40, "c1")))
+    rules = Rules(50, {"main": 90})
+    marks.mark(Moment({"main": "c2"}, rules), NOW)
+    marks.mark(Moment({"dev": "c1"}, rules, frozenset({"c2"})), NOW)
+    assert "c2" in marks.mark(Moment({"main": "c1"}, rules), NOW + 20 * DAY)
+
+
+def test_a_head_with_a_date_to_come_holds_from_that_on() -> None:
+    marks = Marks(graph(commit("c1", 60), commit("c2", -20, "c1")))
+    marks.mark(Moment({"main": "c2"}, RULES), NOW)
+    assert "c2" in marks.mark(Moment(RESET, RULES), NOW + 40 * DAY)
+
+
+def test_of_two_times_at_which_it_was_the_head_the_later_one_counts() -> None:
+    marks = Marks(graph(commit("c1", 60), commit("c2", 40, "c1")))
+    for days, tagged in ((0, ()), (10, ("c2",))):
+        marks.mark(Moment({"main": "c2"}, RULES), NOW + days * DAY)
+        marks.mark(Moment(RESET, RULES, frozenset(tagged)), NOW + days * DAY)
+    assert "c2" in marks.mark(Moment(RESET, RULES), NOW + 35 * DAY)
