@@ -221,6 +221,30 @@ def test_both_of_two_rules_hold(
             assert ids <= below[pattern]
 
 
+def test_of_two_rules_with_one_name_the_longer_holds() -> None:
+    hold, held = {"hold": ("yes",)}, {"hold": ("no",)}
+    one = Retain(("v*",), {"main": OfBranches(1, 5)}, hold, {"a/**": 1})
+    other = Retain(("w",), {"main": OfBranches(9, 2), "dev": OfBranches(3)}, held, {"a/**": 7})
+    for both in (one | other, other | one):
+        assert sorted(both.tags) == ["v*", "w"]
+        assert both.branches == {"main": OfBranches(9, 5), "dev": OfBranches(3)}
+        assert {name: sorted(of) for name, of in both.metadata.items()} == {"hold": ["no", "yes"]}
+        assert both.paths == {"a/**": 7}
+
+
+@pytest.mark.parametrize(
+    ("retain", "tags", "commits"),
+    [
+        (Retain(("v*",)), True, False),
+        (Retain(branches={"main": OfBranches(9)}), False, False),
+        (Retain(metadata={"hold": ("*",)}), True, True),
+        (Retain(paths={"**": 9}), True, True),
+    ],
+)
+def test_what_rules_may_find_is_read(retain: Retain, *, tags: bool, commits: bool) -> None:
+    assert (retain.reads_tags, retain.reads_all_commits) == (tags, commits)
+
+
 @given(retains)
 def test_json_is_read_as_it_was(retain: Retain) -> None:
     assert Retain.parse(retain.to_json()) == retain
