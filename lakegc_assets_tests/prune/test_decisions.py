@@ -226,8 +226,22 @@ def test_a_mark_that_was_cut_off_stays_until_a_later_one_has_finished() -> None:
     half = run("60", 60, finished={"store_listing": NOW - 60 * DAY})
     kept = judge([run("90", 90), half], KEEP, NOW)
     assert kept["60"]
-    kept = judge([half, run("59", 59), run("58", 58), run("57", 57)], KEEP, NOW)
+    kept = judge([run("90", 90), half, run("59", 59), run("58", 58), run("57", 57)], KEEP, NOW)
     assert kept["60"] == ""
+
+
+def test_a_run_of_which_nothing_is_finished_stays_until_a_mark_has_followed() -> None:
+    """Clocks may differ by an hour."""
+    for hours, stays in ((-2, True), (0.5, True), (2, False)):
+        begun = Run("begun", "a-begun", NOW - 60 * DAY - hours * HOUR)
+        kept = judge([begun, *(run(f"{days}", days) for days in (90, 80, 70, 60))], KEEP, NOW)
+        assert kept["begun"] == ("its mark did not finish, and no later one has" if stays else "")
+
+
+def test_the_last_marks_are_those_that_were_made_last_not_swept_last() -> None:
+    late = replace(run("100", 100), last=NOW - 60 * DAY)
+    kept = judge([late, run("90", 90), run("80", 80), run("70", 70)], KEEP, NOW)
+    assert (kept["100"], kept["90"]) == ("", "it is one of the last 3 marks")
 
 
 def test_the_latest_commits_stay_though_their_mark_was_overtaken() -> None:
@@ -253,6 +267,42 @@ def test_what_was_restored_since_the_last_clean_run_stays_where_others_look_by_n
         found = run(f"{days}", days)
         assert found.listing is not None
         by_name.append(replace(found, listing=replace(found.listing, whole=False, clean_at=None)))
-    kept = judge([restored, clean, taken, *by_name], KEEP, NOW)
+    # What was begun in the same hour may be of either side.
+    beside = run("101", 100 + 1 / 48)
+    before = run("102", 100 + 1 / 12)
+    kept = judge([restored, before, beside, clean, taken, *by_name], KEEP, NOW)
+    assert kept["101"] == kept["100"]
+    assert kept["102"] == ""
     assert kept["60"] == "its listing is the latest"
+    assert kept["100"].startswith("run '60' stands on what was listed and swept since")
     assert kept["200"].startswith("run '60' stands on what was listed and swept since")
+
+
+def test_listings_stay_that_later_marks_search_for_uploads_in_parts() -> None:
+    """Those since the oldest cutoff that a mark may have, and the last before it of each kind."""
+
+    def listed(name: str, days: float, took: float = 0, **more: Any) -> Run:
+        found = run(name, days)
+        assert found.listing is not None
+        listing = replace(
+            found.listing,
+            start=found.listing.start - took * HOUR,
+            cutoff=found.listing.start - 40 * DAY,
+            **more,
+        )
+        return replace(found, listing=listing)
+
+    runs = [
+        listed("60", 60),
+        listed("45, begun last", 45.1, took=1),
+        listed("45, ended last", 45, took=9),
+        listed("44, by name", 44, whole=False),
+        listed("40, within the hour", 40 + 1 / 48),
+        listed("35", 35),
+        *(run(f"{days}", days) for days in (5, 4, 3)),
+    ]
+    kept = judge(runs, KEEP, NOW)
+    because = "a later mark looks there for uploads in parts that were seen before"
+    searched = ("45, ended last", "44, by name", "40, within the hour", "35")
+    assert [name for name, why in kept.items() if why == because] == [*searched]
+    assert [name for name, why in kept.items() if not why] == ["60", "45, begun last"]
