@@ -121,6 +121,8 @@ def test_what_keeps_it(
     for place in (old / "copies", old.parent / "copies", lake.objects, Path(lake.root.url)):
         with pytest.raises(ConfigurationError, match="would lie in"):
             remove(server, place)
+    with pytest.raises(ConfigurationError, match="would lie in what is removed"):
+        remove(replace(server, namespace_roots=()), old / "copies")
     with pytest.raises(ConfigurationError, match="a backup is wanted, and none"):
         remove(server, tmp_path / "x", without=True)
     (tmp_path / "x/_lakefs").mkdir(parents=True)

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakegc_assets.recovery.backups import BEGIN
+from lakegc_assets.recovery.backups import BEGIN, MANIFEST, PRUNING
 from lakegc_assets.run.artifacts import MARK_ASSETS, PROTECTION_VERSION, ArtifactRoot
 from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.trash import TRASH
+from lakegc_assets.storage.values import Recovery
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.approval import Approval
 from lakegc_assets.sweep.hold import write_hold
@@ -60,6 +61,8 @@ def _published_by_half_by_an_earlier_version(estate: Estate) -> str:
 
 
 def _restored_by_half(estate: Estate) -> str:
+    for name in ("begin", "manifest"):
+        write_old(estate, f"restored_set/20251231T000000Z-ab/{name}.json", b"{}")
     write_old(estate, "restored_set/20260101T000000Z-ab/begin.json", b"{}")
     return "its restore 20260101T000000Z-ab did not finish"
 
@@ -73,6 +76,19 @@ def _pinned(estate: Estate) -> str:
 def _undoable(estate: Estate) -> str:
     kept = {"kind": "soft_delete", "days": 100, "notice": "", "until": None}
     again(estate, recovery=kept)
+    return "what its sweep deleted can be had back (soft delete) until"
+
+
+def _undoable_though_late(estate: Estate) -> str:
+    """Stores let go a day or two behind their rules."""
+    again(estate, recovery={"kind": "soft_delete", "days": AGE - 1, "notice": "", "until": None})
+    return "what its sweep deleted can be had back (soft delete) until"
+
+
+def _undoable_though_found_missing(estate: Estate) -> str:
+    """An earlier try of the sweep has deleted it."""
+    kept = {"kind": "soft_delete", "days": 100, "notice": "", "until": None}
+    again(estate, recovery=kept, outcomes={"already_missing": {"objects": 1, "bytes": 1}})
     return "what its sweep deleted can be had back (soft delete) until"
 
 
@@ -118,6 +134,22 @@ def _of_another_version(estate: Estate) -> str:
     return "nobody can tell what of it is needed: 'days'"
 
 
+def _change(estate: Estate, asset: str, change: dict[str, Any]) -> None:
+    key = f"{asset}/manifest.json"
+    found = json.loads(estate.root.attempt(REPOSITORY, OLD).store().get(key))
+    write_old(estate, key, json.dumps(found | change).encode())
+
+
+def _with_a_listing_of_another_version(estate: Estate) -> str:
+    _change(estate, "store_listing", {"facts": {}})
+    return "nobody can tell what of it is needed: 'start'"
+
+
+def _of_two_namespaces(estate: Estate) -> str:
+    _change(estate, "gc_report", {"namespace": "local://the-other"})
+    return "its assets are of different namespaces"
+
+
 def _without_a_file(estate: Estate) -> str:
     key = next(name for name in estate.of() if "uncommitted_snapshot/data" in name)
     (estate.artifacts() / key).unlink()
@@ -154,6 +186,8 @@ REASONS: list[Callable[[Estate], str]] = [
     _restored_by_half,
     _pinned,
     _undoable,
+    _undoable_though_late,
+    _undoable_though_found_missing,
     _undoable_for_ever,
     _perhaps_undoable,
     _in_trash,
@@ -161,6 +195,8 @@ REASONS: list[Callable[[Estate], str]] = [
     _swept_with_backup,
     _damaged,
     _of_another_version,
+    _with_a_listing_of_another_version,
+    _of_two_namespaces,
     _without_a_file,
     _unnamed,
     _elsewhere,
@@ -306,3 +342,56 @@ def test_the_ledger_tells_that_the_trash_is_there_where_a_listing_does_not(
     assert estate.kept()[OLD] == "the trash still holds what its sweep deleted"
     (estate.lake.objects / place).unlink()
     assert estate.kept()[OLD] == ""
+
+
+@pytest.mark.parametrize(
+    ("recorded", "present", "stays"),
+    [
+        (("versions", 60), ("versions", 100), True),
+        (("versions", 100), ("versions", 5), True),
+        (("versions", 60), ("versions", None), True),
+        (("versions", 60), ("unknown", None), True),
+        (("unknown", 60), ("versions", 100), True),
+        (("versions", 60), ("soft_delete", 100), False),
+        (("soft_delete", 60), ("versions", 100), False),
+        (("soft_delete", 60), ("versions", None), False),
+    ],
+)
+def test_a_rule_of_versions_holds_for_what_was_deleted_before_it(
+    estate: Estate,
+    monkeypatch: pytest.MonkeyPatch,
+    recorded: tuple[str, float],
+    present: tuple[Any, float | None],
+    stays: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """It may be longer than the one of the sweep, or lifted; other settings do not change that."""
+    kind, days = recorded
+    again(estate, recovery={"kind": kind, "days": days, "notice": "", "until": None})
+    monkeypatch.setattr(LocalStore, "recovery", lambda _: Recovery(*present, "its rules of today"))
+    assert bool(estate.kept()[OLD]) == stays
+
+
+@pytest.mark.parametrize("key", [BEGIN, MANIFEST, PRUNING])
+def test_a_backup_that_no_listing_shows_keeps_its_run(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    path = estate.folder / "backups" / REPOSITORY / OLD / key
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    real = LocalStore.list_prefixes
+
+    def listed(store: LocalStore, prefix: str = "", *more: Any) -> Any:
+        found = real(store, prefix, *more)
+        return found._replace(prefixes=[]) if "backups" in store.url else found
+
+    monkeypatch.setattr(LocalStore, "list_prefixes", listed)
+    found = estate.kept(backup_url=f"file://{estate.folder}/backups")
+    assert found[OLD].startswith("its backup is at file://")
+
+
+def test_a_run_is_as_young_as_its_last_record(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = Records()
+    monkeypatch.setattr(records, "last", lambda run: (NOW - DAY if run == OLD else None, ""))
+    assert estate.kept(records)[OLD] == "it is 1 day old"

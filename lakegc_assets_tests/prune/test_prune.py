@@ -209,6 +209,17 @@ def test_a_store_that_does_not_answer_stops_the_prune_before_anything_goes(
     assert estate.of() == before
 
 
+def test_where_clocks_are_off_nobody_knows_what_is_old(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = estate.of()
+    late = estate.namespace().server_time() - timedelta(days=60)
+    monkeypatch.setattr(LocalStore, "server_time", lambda _: late)
+    with pytest.raises(RefusedError, match="clock"):
+        estate.prune(dry_run=True)
+    assert estate.of() == before
+
+
 def test_of_a_repository_that_was_never_marked_there_is_nothing_to_tell(
     estate: Estate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

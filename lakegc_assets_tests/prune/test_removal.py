@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.prune.removal import PRUNING, end_removal, is_left, remove_run
-from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.values import DeleteOutcome
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -87,3 +90,55 @@ def test_a_damaged_record_removes_nothing(root: ArtifactRoot, record: bytes) -> 
     with pytest.raises(IntegrityError, match="remove it by hand"):
         end_removal(root, "repo", "old", nothing)
     assert keys(root) == {f"old/{PRUNING}", "other/attempt.json"}
+
+
+def _begun(tmp_path: Path) -> tuple[ArtifactRoot, AttemptArtifacts]:
+    root = ArtifactRoot(str(tmp_path), StoreConfig())
+    attempt = root.new_attempt("repo", "old")
+    attempt.store().put("store_listing/manifest.json", b"{}")
+    return root, attempt
+
+
+def test_a_run_that_is_begun_again_in_the_last_moment_stays(tmp_path: Path) -> None:
+    root, attempt = _begun(tmp_path)
+    with pytest.raises(RefusedError, match="was begun again: it stays"):
+        remove_run(
+            root, "repo", "old", attempt.attempt, nothing, lambda: root.new_attempt("repo", "old")
+        )
+    assert root.attempt("repo", "old").attempt != attempt.attempt
+    assert attempt.has("store_listing")
+
+
+def test_a_run_stays_whose_attempt_the_store_does_not_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, attempt = _begun(tmp_path)
+
+    delete: Callable[..., object] = LocalStore.delete_many
+
+    def refuse(store: LocalStore, some: Iterable[str], *how: object, **more: object) -> object:
+        if (asked := [*some]) == ["attempt.json"]:
+            return [DeleteOutcome("attempt.json", "failed", "Code")]
+        return delete(store, asked, *how, **more)
+
+    monkeypatch.setattr(LocalStore, "delete_many", refuse)
+    with pytest.raises(StorageError, match="1 object could not be removed"):
+        remove_run(root, "repo", "old", attempt.attempt, nothing, nothing)
+    assert root.attempt("repo", "old").has("store_listing")
+
+
+def unwanted() -> None:
+    pytest.fail("it is not gone")
+
+
+def test_a_removal_that_sees_nothing_of_what_is_there_has_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, attempt = _begun(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "list", lambda *_, **__: iter(()))
+        with pytest.raises(StorageError, match="shows nothing, and store_listing/manifest"):
+            remove_run(root, "repo", "old", attempt.attempt, unwanted, nothing)
+    assert is_left(root, "repo", "old")
+    end_removal(root, "repo", "old", nothing)
+    assert keys(root) == set()
