@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ from lakegc_assets.engine.datasets import Part, read_part, read_parts
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.run.history import READERS
 from lakegc_assets.run.scratch import Folder
 from lakegc_assets.storage import parquet
 from lakegc_assets.wording import counted
@@ -241,13 +243,18 @@ def _files_of_gone(case: Case) -> Iterator[_File]:
     root = case.ctx.root.open(case.ctx.repository)
     for batch in root.list(f"{_ACCEPTED}/"):
         yield from ((root.url, key, None) for key in batch["key"].to_pylist())
-    for run in case.ctx.root.runs(case.ctx.repository):
+
+    def swept(run: str) -> list[_File]:
         try:
             attempt = case.ctx.root.attempt(case.ctx.repository, run)
-            swept = attempt.manifest("swept_set").parts["data"]
+            parts = attempt.manifest("swept_set").parts["data"]
         except LakegcError:
-            continue
-        yield from ((attempt.url, part, run) for part in swept)
+            return []
+        return [(attempt.url, part, run) for part in parts]
+
+    yield from chain.from_iterable(
+        thread_map(swept, case.ctx.root.runs(case.ctx.repository), READERS)
+    )
 
 
 def _read_gone(scratch: Folder, files: Sequence[_File]) -> list[Part]:

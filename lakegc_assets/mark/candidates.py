@@ -24,6 +24,7 @@ from lakegc_assets.mark.adoption import adopt
 from lakegc_assets.mark.etags import etag_files
 from lakegc_assets.mark.incremental_listing import sweeps_since
 from lakegc_assets.mark.installation import require_one_server
+from lakegc_assets.mark.listing_pages import SEEN_IN
 from lakegc_assets.mark.lookups import Inquiry
 from lakegc_assets.mark.reasons import CANDIDATES, Written, last_holders, write_candidates
 from lakegc_assets.mark.served import (
@@ -40,7 +41,6 @@ from lakegc_assets.mark.uncommitted import listed_once
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest, require_protection
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
-from lakegc_assets.run.history import earlier, of_whole_store
 from lakegc_assets.run.pins import pinned
 
 ASSET = "deletion_candidates"
@@ -216,19 +216,15 @@ def _rows(parts: Sequence[Part]) -> int:
 def uploads_seen(ctx: RunContext, listing: Manifest) -> list[Dataset]:
     """The uploads in parts that earlier listings saw which were finished before the cutoff.
 
-    Of the latest such listing of the whole store, and of the latest one of any mode. What no
-    listing wrote down was not seen, and stays.
+    Of those listings that this one names. What no listing wrote down was not seen, and stays.
     """
-    datasets: dict[str, Dataset] = {}
-    found = earlier(ctx.root, ctx.repository, "store_listing", listing.namespace, ctx.run)
-    for listings in (of_whole_store(found), found):
-        for one in listings:
-            if one.manifest.finished < listing.cutoff:
-                with suppress(LakegcError):
-                    parts = one.attempt.manifest("store_listing").parts.get("multipart", ())
-                    datasets[one.attempt.url] = Dataset(one.attempt.url, parts, SEEN)
-                    break
-    return list(datasets.values())
+    datasets: list[Dataset] = []
+    for run, attempt_id in listing.facts.get(SEEN_IN, ()):
+        attempt = AttemptArtifacts(ctx.root, ctx.repository, run, attempt_id)
+        with suppress(LakegcError):
+            parts = attempt.manifest("store_listing").parts.get("multipart", ())
+            datasets.append(Dataset(attempt.url, parts, SEEN))
+    return datasets
 
 
 def _require_distinct(work: SessionFolder, parts: Sequence[Part]) -> None:

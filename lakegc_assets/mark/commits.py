@@ -220,9 +220,10 @@ def find_active_commits(ctx: RunContext) -> Manifest:
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("uncommitted_snapshot", ctx.connections.namespace_url)
     start = chain["store_listing"].start
-    marks = latest_marks(ctx).marks
+    manifests: dict[str, Manifest] = {}
+    marks = latest_marks(ctx, manifests).marks
     known = refs_of(ctx, *marks[0]) if marks else _NO_REFS
-    liveness = find_liveness(ctx, start, known)
+    liveness = find_liveness(ctx, start, known, manifests=manifests)
 
     store = attempt.store()
     tables, earlier = liveness.tables(), liveness.earlier
@@ -256,7 +257,11 @@ def find_active_commits(ctx: RunContext) -> Manifest:
 
 
 def find_liveness(
-    ctx: RunContext, now: datetime, refs: Refs = _NO_REFS, known: Mapping[str, Commit] = _NONE
+    ctx: RunContext,
+    now: datetime,
+    refs: Refs = _NO_REFS,
+    known: Mapping[str, Commit] = _NONE,
+    manifests: dict[str, Manifest] | None = None,
 ) -> Liveness:
     """Find the active commits by all the ways there are.
 
@@ -264,7 +269,9 @@ def find_liveness(
         takes never makes anything expire.
     ``refs``: that an earlier mark found.
     ``known``: commits that an earlier call has read; they are not read again.
+    ``manifests``: of earlier marks that were read; which marks there are is looked at anew.
     """
+    manifests = {} if manifests is None else manifests
     retain = ctx.settings.retained
     raw_rules = ctx.client.gc_rules(ctx.repository)
     rules = None if raw_rules is None else Rules.parse(raw_rules)
@@ -277,7 +284,8 @@ def find_liveness(
     # A branch that moved while this ran counts with both of its HEADs.
     both = [heads_before] if heads == heads_before else [heads_before, heads]
     tags = read_tags(ctx.client, ctx.repository, refs.tags)
-    earlier = latest_marks(ctx)
+    # Behind the HEADs: another run may have seen a branch that is gone since.
+    earlier = latest_marks(ctx, manifests)
     previous = earlier.previous()
     longest = lengthen(rules or earlier.last_rules() or Rules(MAX_DAYS), retain, heads)
     dated = raise_days(longest, max(retain.paths.values(), default=0))
@@ -288,7 +296,7 @@ def find_liveness(
     roots += still_inside(previous, heads=heads, rules=handed_on, now=now)
     roots += listed.metaranges
     if retain.reads_all_commits:
-        roots += earlier_commits(ctx)
+        roots += earlier_commits(ctx, manifests)
     commits = {**known, **_read_commits(ctx, roots, known)}
     _require_same_metaranges(listed.metaranges, commits)
     if rules is None:

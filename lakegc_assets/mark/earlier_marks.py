@@ -25,8 +25,9 @@ from lakegc_assets.retention.active_commits import Reason, active_commits
 from lakegc_assets.retention.commits import Commit, instant
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.union import Previous, remember
+from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.history import Earlier
+from lakegc_assets.run.history import READERS, Earlier
 
 ASSET: Final = "active_commits"
 #: Part with the commits that an earlier mark knew and that nothing leads to any more.
@@ -119,17 +120,20 @@ class EarlierMarks:
         return True
 
 
-def latest_marks(ctx: RunContext) -> EarlierMarks:
+def latest_marks(ctx: RunContext, read: dict[str, Manifest]) -> EarlierMarks:
     """The attempts of any run, but the present one, whose active commits are whole.
 
     What cannot be read, perhaps since another version wrote it, is passed over with a warning: no
     mark could be made until somebody removes it, and lakeFS's own rules need nothing of it.
 
+    ``read``: manifests by the names of marks, which nobody writes anew: those in it are not read
+    again, and all others are added.
+
     Raises:
         StorageError: the store did not answer.
     """
     readable: list[Earlier] = []
-    for one in _marks(ctx, but_present=True):
+    for one in _marks(ctx, read, but_present=True):
         if isinstance(one, IntegrityError):
             ctx.log.warning("passed over, with what only that mark knew of commits: %s", one)
         else:
@@ -137,19 +141,21 @@ def latest_marks(ctx: RunContext) -> EarlierMarks:
     return EarlierMarks(ctx, unread_marks(readable, is_whole))
 
 
-def earlier_commits(ctx: RunContext) -> set[str]:
+def earlier_commits(ctx: RunContext, read: dict[str, Manifest]) -> set[str]:
     """All commits that a mark knew, or one before it: each hands them on to the next.
 
     A branch may be deleted, and a commit of it still has to stay for its metadata, which lakeFS
     returns for a commit that nothing leads to, too. No other witness has it: so a mark that cannot
     be read is not passed over.
 
+    ``read``: as ``latest_marks`` has it.
+
     Raises:
         IntegrityError: a mark is damaged.
         StorageError: the store did not answer.
     """
     marks: list[Earlier] = []
-    for one in _marks(ctx):
+    for one in _marks(ctx, read):
         if isinstance(one, IntegrityError):
             raise one
         marks.append(one)
@@ -200,13 +206,16 @@ def _age(mark: Earlier) -> tuple[datetime, str, str]:
     return mark.manifest.finished, mark.manifest.run, mark.manifest.attempt
 
 
-def _marks(ctx: RunContext, *, but_present: bool = False) -> list[Earlier | IntegrityError]:
+def _marks(
+    ctx: RunContext, manifests: dict[str, Manifest], *, but_present: bool = False
+) -> list[Earlier | IntegrityError]:
     """All attempts that have active commits of this namespace, or what is damaged.
 
+    ``manifests``: those that were read, as ``latest_marks`` has it.
     ``but_present``: without the present attempt of this run, which a sweep looks at anew.
     """
 
-    def read(run: str) -> list[Earlier | IntegrityError]:
+    def look(run: str) -> list[Earlier | IntegrityError]:
         try:
             attempts = ctx.root.attempts(ctx.repository, run)
         except RefusedError:
@@ -216,7 +225,10 @@ def _marks(ctx: RunContext, *, but_present: bool = False) -> list[Earlier | Inte
         found: list[Earlier | IntegrityError] = []
         for attempt in attempts[1:] if but_present and run == ctx.run else attempts:
             try:
-                if (manifest := attempt.recorded_if_finished(ASSET)) is not None:
+                name = f"{run}/{attempt.attempt}"
+                manifest = manifests.get(name) or attempt.recorded_if_finished(ASSET)
+                if manifest is not None:
+                    manifests[name] = manifest
                     found.append(Earlier(attempt, manifest))
             except IntegrityError as error:
                 found.append(error)
@@ -228,7 +240,7 @@ def _marks(ctx: RunContext, *, but_present: bool = False) -> list[Earlier | Inte
             if isinstance(one, IntegrityError) or one.manifest.namespace == here
         ]
 
-    found = thread_map(read, ctx.root.runs(ctx.repository), _THREADS)
+    found = thread_map(look, ctx.root.runs(ctx.repository), READERS)
     return [one for of_run in found for one in of_run]
 
 

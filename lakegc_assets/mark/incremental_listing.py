@@ -30,7 +30,7 @@ from lakegc_assets.run.artifacts import PROTECTION_VERSION, AttemptArtifacts, Ma
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest
-from lakegc_assets.run.history import Earlier, dataset_of, earlier, of_whole_store
+from lakegc_assets.run.history import READERS, Earlier, dataset_of, of_whole_store
 from lakegc_assets.run.pins import PINS
 from lakegc_assets.run.settings import CUTOFF_MARGIN, MIN_SAFE_AGE
 from lakegc_assets.storage.copies import copy_object
@@ -91,14 +91,17 @@ def settled_before(clock_skew: timedelta, grace_period: timedelta, start: dateti
     return start - age
 
 
-def carried(ctx: RunContext, start: datetime) -> tuple[Carried | None, str, list[str]]:
+def carried(
+    ctx: RunContext, start: datetime, runs: Sequence[Earlier]
+) -> tuple[Carried | None, str, list[str]]:
     """The slices to carry forward from the last run; or None with the reason for a clean run.
 
     Besides, the attempts from which nothing is carried, as ``AHEAD`` has them.
+
+    ``runs``: the listings of earlier runs.
     """
     ahead: list[str] = []
     try:
-        runs = earlier(ctx.root, ctx.repository, ASSET, ctx.connections.namespace_url, ctx.run)
         ahead += clock_ahead(of_whole_store(runs), start + ctx.settings.clock_skew)
         if ctx.settings.clean:
             return None, "a clean run was asked for", ahead
@@ -200,7 +203,7 @@ def require_no_restore(
     restored = thread_map(
         lambda one: max(one.attempt.store().list_prefixes(_RESTORES).prefixes, default=""),
         runs,
-        _THREADS,
+        READERS,
     )
     if any(pin >= clean_at for pin in pins) or max(restored, default="") >= first:
         raise _CleanRunError("objects were restored since the last clean run")
@@ -208,19 +211,21 @@ def require_no_restore(
 
 def _sweeps_since(runs: Sequence[Earlier], clean_at: datetime) -> list[tuple[Earlier, int]]:
     """The sweeps since the last clean run, and how many objects each deleted."""
-    found: list[tuple[Earlier, int]] = []
-    for one in runs:
-        begun = one.manifest.start
-        if one.attempt.has("swept_set"):
-            swept = one.attempt.manifest("swept_set")
-            # The mark may be older than the clean run: what counts is when it was swept.
-            if swept.finished >= clean_at:
-                outcomes = swept.facts["outcomes"]
-                count = sum(outcomes[name]["objects"] for name in GONE if name in outcomes)
-                found.append((one, count))
-        elif begun >= clean_at and one.attempt.files("swept_set"):
-            raise _CleanRunError(f"the sweep of {one.attempt.run!r} did not finish")
-    return found
+
+    def swept_since(one: Earlier) -> list[tuple[Earlier, int]]:
+        swept = one.attempt.recorded_if_finished("swept_set")
+        if swept is None:
+            if one.manifest.start >= clean_at and one.attempt.files("swept_set"):
+                raise _CleanRunError(f"the sweep of {one.attempt.run!r} did not finish")
+            return []
+        # The mark may be older than the clean run: what counts is when it was swept.
+        if swept.finished < clean_at:
+            return []
+        outcomes = one.attempt.manifest("swept_set").facts["outcomes"]
+        return [(one, sum(outcomes[name]["objects"] for name in GONE if name in outcomes))]
+
+    found = thread_map(swept_since, runs, READERS)
+    return [swept for of_run in found for swept in of_run]
 
 
 def require_folders(connections: Connections, settled_slices: pa.Table, gone: int) -> None:

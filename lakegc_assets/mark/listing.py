@@ -36,6 +36,7 @@ from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.key_ranges import KEYS_EACH, KeyRange, Plan, TimeRange, plan
 from lakegc_assets.mark.listing_pages import (
     NEVER,
+    SEEN_IN,
     Listed,
     Listing,
     Slice,
@@ -49,7 +50,7 @@ from lakegc_assets.run.artifacts import PROTECTION, PROTECTION_VERSION, AttemptA
 from lakegc_assets.run.batch_stat import stat_many
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.history import earlier, note_rows, of_whole_store
+from lakegc_assets.run.history import Earlier, earlier, note_rows, of_whole_store
 from lakegc_assets.storage.inventory.opening import Inventory
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.wording import counted
@@ -98,6 +99,8 @@ def list_store(ctx: RunContext) -> Manifest:
     require_unused(store, ctx.run, ctx.settings.publish)
     settled = settled_before(ctx.settings.clock_skew, grace_period, start)
     cutoff = ctx.settings.cutoff(start, grace_period)
+    # What earlier runs left is read before this one begins, and once.
+    listings = earlier(ctx.root, ctx.repository, ASSET, ctx.connections.namespace_url, ctx.run)
     if ctx.settings.mode == "committed":
         attempt, found = _stat_expired(ctx, start)
     elif ctx.settings.listing == "inventory":
@@ -107,7 +110,7 @@ def list_store(ctx: RunContext) -> Manifest:
         cutoff = ctx.settings.cutoff(began, grace_period)
         attempt, found = _read_inventory(ctx, report, start)
     else:
-        attempt, found = _list_all(ctx, start, cutoff, settled)
+        attempt, found = _list_all(ctx, start, cutoff, settled, listings)
     listed = found.listed
     slices = slices_table(listed.slices, found.settled_before)
     note_rows(ctx.root, ctx.repository, ctx.run, listed.digest.count)
@@ -140,6 +143,7 @@ def list_store(ctx: RunContext) -> Manifest:
                 "first_slice": min(filter(None, (s.name for s in listed.slices)), default=""),
                 "listed": listed.digest.count,
                 "carried": 0,
+                SEEN_IN: seen_in(listings, cutoff),
                 **found.facts,
                 "requests": ctx.requests_sent,
                 "requests_by_kind": ctx.requests_by_kind,
@@ -150,13 +154,28 @@ def list_store(ctx: RunContext) -> Manifest:
     )
 
 
+def seen_in(listings: Sequence[Earlier], cutoff: datetime) -> list[tuple[str, str]]:
+    """Run and attempt of the earlier listings that count for what a run has seen before.
+
+    The latest that was finished before the cutoff of the run: of the whole store, and of any mode.
+
+    ``listings``: the latest first.
+    """
+    before = [one for one in listings if one.manifest.finished < cutoff]
+    latest = [*of_whole_store(before)[:1], *before[:1]]
+    return list({(one.attempt.run, one.attempt.attempt): None for one in latest})
+
+
 def _list_all(
-    ctx: RunContext, start: datetime, cutoff: datetime, settled: datetime
+    ctx: RunContext,
+    start: datetime,
+    cutoff: datetime,
+    settled: datetime,
+    listings: Sequence[Earlier],
 ) -> tuple[AttemptArtifacts, _Found]:
-    """List the store, but for what can be carried forward."""
-    # What earlier runs left is read before this one begins.
-    cuts = earlier_cuts(ctx, ctx.connections.namespace_url)
-    taken, because, ahead = carried(ctx, start)
+    """List the store, but for what can be carried forward of ``listings``, those before it."""
+    cuts = earlier_cuts(listings)
+    taken, because, ahead = carried(ctx, start, listings)
     ctx.log.info("%s run: %s", "an optimized" if taken else "a clean", because)
     attempt = ctx.root.new_attempt(ctx.repository, ctx.run, ctx.clocks.now())
 
@@ -274,11 +293,10 @@ def plan_listing(
     return plan(open_store(connections.namespace_url, stores), _PLAN_PAGE, new, cuts, known)
 
 
-def earlier_cuts(ctx: RunContext, namespace: str) -> list[str]:
+def earlier_cuts(listings: Sequence[Earlier]) -> list[str]:
     """Keys of the latest earlier listing between which few lie; none without one."""
     try:
-        runs = earlier(ctx.root, ctx.repository, ASSET, namespace, ctx.run)
-        for one in of_whole_store(runs)[:1]:
+        for one in of_whole_store(listings)[:1]:
             found: list[str] = one.attempt.read(ASSET, "cuts")["key"].to_pylist()
             return found
     except LakegcError:

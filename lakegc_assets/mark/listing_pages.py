@@ -56,6 +56,8 @@ _PARTS: Final = {
     "multipart": schema("address string, etag string"),
     "cuts": schema("key string"),
 }
+#: Fact of a listing: run and attempt of those before it that may have seen uploads in parts.
+SEEN_IN: Final = "seen_in"
 #: What each slice holds, and whether it is settled: whether nobody writes to it any more.
 SLICES: Final = schema("slice string, keys bigint, size bigint, oldest timestamp, settled boolean")
 _SLICE: Final = len("data/") + 20

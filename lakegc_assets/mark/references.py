@@ -53,6 +53,7 @@ from lakegc_assets.mark.other_repositories import (
 )
 from lakegc_assets.mark.ranges import Wanted, run_on_ranges, wanted
 from lakegc_assets.mark.refs import load_commits, read_tags
+from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
@@ -333,11 +334,13 @@ class _Reading:
         # As of no run: those of a wave have one id, and its mark there may know what no other does.
         ctx = replace(self._there, repository=other.name, run="")
         # What its own marks keep by rules that lakeFS does not have stays readable, too.
-        marks = latest_marks(ctx).marks
+        manifests: dict[str, Manifest] = {}
+        marks = latest_marks(ctx, manifests).marks
         retain = ctx.settings.retained | recorded_retain(one.manifest.facts for one in marks)
         settings = ctx.settings.changed(protect_tags=True, retain=retain.to_json())
         try:
-            return find_liveness(replace(ctx, settings=settings), self.start)
+            there = replace(ctx, settings=settings)
+            return find_liveness(there, self.start, manifests=manifests)
         except ForbiddenError as error:
             ctx.log.warning("all commits of %s count, active or not: %s", other.name, error)
             return None

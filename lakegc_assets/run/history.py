@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -13,7 +13,8 @@ from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
 
-_THREADS = 8
+#: That read small files of earlier runs: they wait for the store, of which there are thousands.
+READERS: Final = 16
 #: By URL of the artifacts, repository and run.
 _rows_of_runs: dict[tuple[str, str, str], int] = {}
 
@@ -48,7 +49,7 @@ def earlier(
             return None
 
     runs = [run for run in root.runs(repository) if run != but]
-    found = [one for one in thread_map(read, runs, _THREADS) if one is not None]
+    found = [one for one in thread_map(read, runs, READERS) if one is not None]
     same = [one for one in found if namespace in {None, one.manifest.namespace}]
     return sorted(same, key=lambda one: (one.manifest.finished, one.manifest.run), reverse=True)
 

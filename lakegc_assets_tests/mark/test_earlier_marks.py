@@ -274,12 +274,12 @@ def test_a_mark_hands_on_what_another_knew_that_ended_while_it_began(
     past.age()
     find = commits.find_liveness
 
-    def meanwhile(*args: Any) -> Any:
+    def meanwhile(*args: Any, **more: Any) -> Any:
         with monkeypatch.context() as patch:
             patch.setattr(commits, "find_liveness", find)
             past.mark("other", find_active_commits)
         lake.client.delete_branch(REPOSITORY, "dev")
-        return find(*args)
+        return find(*args, **more)
 
     with monkeypatch.context() as patch:
         patch.setattr(commits, "find_liveness", meanwhile)

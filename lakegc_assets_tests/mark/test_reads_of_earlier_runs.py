@@ -4,27 +4,54 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lakegc_assets.mark.listing import ASSET, seen_in
+from lakegc_assets.run.history import Earlier
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.files import age
 from lakegc_assets_tests.lake import REPOSITORY, mark, running
+from lakegc_assets_tests.left import begun, manifest_of, root_at
 from lakegc_assets_tests.sessions import Session
 
 #: Of a run that is neither the last one nor the last clean one, by what is read of it.
 _READ = {
-    # Twice where the listing begins and around the HEADs of commits, once for uploads in parts.
-    "attempt.json": 5,
-    "store_listing/manifest.json": 3,
-    "active_commits/manifest.json": 2,
+    # Once where the listing begins, and twice around the HEADs of commits: there may be others.
+    "attempt.json": 3,
+    "store_listing/manifest.json": 1,
+    "active_commits/manifest.json": 1,
     # Whether it was swept or restored since the listing that is carried forward.
     "swept_set/manifest.json": 1,
     "restored_set/": 1,
 }
+
+
+def test_uploads_in_parts_are_searched_in_the_last_listings_before_the_cutoff(
+    tmp_path: Path,
+) -> None:
+    """Whatever was seen later may be on its way still."""
+    root = root_at(tmp_path)
+
+    def listed(run: str, day: float, **settings: str) -> Earlier:
+        attempt = begun(root, "repo", run, day)
+        return Earlier(attempt, replace(manifest_of(attempt, ASSET, day, {}), settings=settings))
+
+    listings = [
+        listed("too late", 9),
+        listed("of names", 7, mode="committed"),
+        listed("of names before", 6, mode="committed"),
+        listed("whole", 5),
+        listed("whole before", 4),
+    ]
+    cutoff = listings[0].manifest.finished
+    assert [run for run, _ in seen_in(listings, cutoff)] == ["whole", "of names"]
+    assert [run for run, _ in seen_in(listings[3:], cutoff)] == ["whole"]
+    assert seen_in(listings[:1], cutoff) == []
 
 
 def test_a_mark_reads_so_much_of_each_earlier_run(

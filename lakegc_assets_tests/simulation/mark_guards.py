@@ -54,10 +54,10 @@ def _commits_first(real: Callable[..., Any]) -> Callable[..., Any]:
     return prepare
 
 
-def _found_before(*args: Any) -> Any:
+def _found_before(*args: Any, **more: Any) -> Any:
     actor = world().scheduler.current
     assert actor is not None
-    return actor.facts.get("liveness") or _find_liveness(*args)
+    return actor.facts.get("liveness") or _find_liveness(*args, **more)
 
 
 _find_liveness: Final = commits.find_liveness
