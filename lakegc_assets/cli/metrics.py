@@ -71,6 +71,7 @@ class LastLook(Collector):
         """Look for the first time, by the definitions that Dagster loads."""
         from lakegc_assets.cli.site import Site
         from lakegc_assets.definitions import component
+        from lakegc_assets.estate.old_runs import OldRuns
 
         site, asked_of = Site.defined(), component()
         # It names repositories that have left no artifacts yet; asked once at a time.
@@ -78,6 +79,7 @@ class LastLook(Collector):
         self._root = site.root
         self._policies, self._names = asked_of.policies(), asked_of.names()
         self._reported: list[str] = []
+        self._known = OldRuns()
         self.renew()
 
     def collect(self) -> Iterator[Metric]:
@@ -90,7 +92,9 @@ class LastLook(Collector):
         from lakegc_assets.defs.metrics import metrics_of
 
         names, problems = names_on(self._lakefs)
-        self._found = metrics_of(self._root, names, self._policies, self._names, utc_now())
+        self._found = metrics_of(
+            self._root, names, self._policies, self._names, utc_now(), self._known
+        )
         problems += self._found.problems
         for problem in problems:
             if problem not in self._reported:

@@ -17,6 +17,7 @@ from lakegc_assets.defs.names import REPOSITORY, Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.estate.exposition import EstateMetrics, estate_metrics, text_of
+from lakegc_assets.estate.old_runs import OldRuns
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.bounds import Bounds
 from lakegc_assets.storage.files import write_file
@@ -54,20 +55,25 @@ def metrics_of(
     policies: Policies,
     names: Names,
     now: datetime,
+    known: OldRuns,
 ) -> EstateMetrics:
-    """The metrics of all repositories, these in any case."""
+    """The metrics of all repositories, these in any case.
+
+    ``known``: old runs that earlier calls have read.
+    """
 
     def max_age_s(name: str) -> float | None:
         return policies.of(name).stale_after_days * _DAY_S if policies.collects(name) else None
 
-    return estate_metrics(
-        root, repositories, lambda name: policies.of(name).sweep, max_age_s, now, names.name
-    )
+    def mode_of(name: str) -> str:
+        return policies.of(name).sweep
+
+    return estate_metrics(root, repositories, mode_of, max_age_s, now, names.name, known=known)
 
 
 def metrics_sensor(collection: Collection, section: MetricsSection) -> dg.SensorDefinition:
     """``gc_metrics``, which starts nothing."""
-    path, names = metrics_file(section.textfile), collection.names
+    path, names, old = metrics_file(section.textfile), collection.names, OldRuns()
 
     @collection.sensor(
         "gc_metrics",
@@ -79,7 +85,7 @@ def metrics_sensor(collection: Collection, section: MetricsSection) -> dg.Sensor
     def metrics(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         root, now = collection.of(context).root, collection.now()
         known = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
-        found = metrics_of(root, known, collection.policies, names, now)
+        found = metrics_of(root, known, collection.policies, names, now, old)
         for problem in found.problems:
             context.log.warning("%s", problem)
         write_file(path, text_of(found))

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.estate.metrics import RepositoryMetrics, repository_metrics
+from lakegc_assets.estate.old_runs import OldRuns
 from lakegc_assets.estate.repository_state import STATES, WAITING, Standing, known_names
 from lakegc_assets.estate.run_state import ON_HOLD, Total
 from lakegc_assets.run.artifacts import ArtifactRoot
@@ -166,16 +167,19 @@ def estate_metrics(
     max_age_of: Callable[[str], float | None],
     now: datetime,
     component: str = "",
+    *,
+    known: OldRuns | None = None,
 ) -> EstateMetrics:
     """The metrics of all repositories that are known or have left artifacts.
 
     ``names`` are in the result in any case; ``mode_of`` gives the mode (``approval.MODES``) in
-    which marks of a repository are swept that nobody asked for, ``max_age_of`` its ``max_age_s``.
+    which marks of a repository are swept that nobody asked for, ``max_age_of`` its ``max_age_s``;
+    ``known`` has the old runs that earlier calls have read.
     """
     found, problems = known_names(root, names)
 
     def look(name: str) -> RepositoryMetrics:
-        metrics = repository_metrics(root, name, mode_of(name), now)
+        metrics = repository_metrics(root, name, mode_of(name), now, known)
         return replace(metrics, max_age_s=max_age_of(name))
 
     rows = thread_map(look, found, _THREADS)

@@ -9,13 +9,14 @@ from datetime import datetime
 from typing import Any, Final
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.estate.old_runs import OldRuns
 from lakegc_assets.estate.repository_state import (
     UNREADABLE,
     Runs,
     Standing,
     Unread,
     is_name,
-    read_runs,
+    read_changed_runs,
     standing,
     standing_of,
 )
@@ -60,13 +61,16 @@ class RepositoryMetrics:
 
 
 def repository_metrics(
-    root: ArtifactRoot, repository: str, mode: str, now: datetime
+    root: ArtifactRoot, repository: str, mode: str, now: datetime, known: OldRuns | None = None
 ) -> RepositoryMetrics:
-    """The metrics of one repository; of one that cannot be read, that it cannot."""
+    """The metrics of one repository; of one that cannot be read, that it cannot.
+
+    ``known``: old runs that earlier calls have read.
+    """
     if not is_name(repository):
         return RepositoryMetrics(standing(root, repository, mode, now))
     try:
-        runs = read_runs(root, repository)
+        runs = read_changed_runs(root, repository, known or OldRuns(), now)
         stands = standing_of(repository, runs, mode, now)
     except Exception as error:  # noqa: BLE001 - whatever it is, the others have their metrics
         because = f"its artifacts cannot be read: {error}"
@@ -103,12 +107,12 @@ def _deleted(root: ArtifactRoot, repository: str, runs: Runs) -> tuple[Total | N
     except LakegcError as error:
         return None, [str(error)]
     objects, size = pruned.objects, pruned.bytes
-    for one in runs.read:
-        state = runs.states.get(one.attempt.run)
-        if state is None or pruned.counts(one.attempt.run, one.attempt.attempt):
+    for run, attempt in runs.attempts.items():
+        state = runs.states.get(run)
+        if state is None or pruned.counts(run, attempt):
             continue
         if state.unread:
-            return None, [f"run {one.attempt.run}: {state.unread}"]
+            return None, [f"run {run}: {state.unread}"]
         for name in DELETED:
             total = state.outcomes.get(name, Total(0, 0))
             objects, size = objects + total.objects, size + total.size

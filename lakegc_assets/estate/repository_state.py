@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.guards import Guards, read_guards
+from lakegc_assets.estate.old_runs import OldRun, OldRuns
 from lakegc_assets.estate.run_state import (
     MARKED,
     ON_HOLD,
@@ -33,7 +35,7 @@ from lakegc_assets.estate.run_state import (
 )
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.sweep.approval import approval_of, how_to_approve
-from lakegc_assets.sweep.status import with_restores
+from lakegc_assets.sweep.status import Restoring, with_restores
 
 UNREADABLE: Final = "unreadable"
 WAITING: Final = "waiting for approval"
@@ -60,7 +62,10 @@ PERSON: Final = STATES[:5]
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _REPOSITORIES: Final = 4
 _NOTHING: Final = Total(0, 0)
+_NO_RUNS: Final[Mapping[str, OldRun]] = MappingProxyType({})
 _RUNS: Final = 8
+#: So many of the runs that were begun last are read each time.
+_NEWEST: Final = 3
 
 
 @dataclass(frozen=True)
@@ -123,13 +128,23 @@ class Runs:
         read: those that can be read, the one that was begun last as the last.
         unread: the others.
         guards: what stops sweeps of the repository.
-        states: how far each of ``read`` came that a sweep was begun of, by its id.
+        states: how far each came that a sweep was begun of, by its id.
+        restoring: those through which something was restored, if a sweep was begun of any.
+        old: those that were read before, and not now.
     """
 
     read: Sequence[RunManifests]
     unread: Sequence[Unread]
     guards: Guards
     states: Mapping[str, RunState]
+    restoring: Sequence[Restoring] = ()
+    old: Mapping[str, OldRun] = field(default_factory=dict)
+
+    @property
+    def attempts(self) -> dict[str, str]:
+        """The present attempt of each that can be read, by its id."""
+        read = {one.attempt.run: one.attempt.attempt for one in self.read}
+        return read | {run: one.attempt for run, one in self.old.items()}
 
     @property
     def marks(self) -> list[RunManifests]:
@@ -201,20 +216,49 @@ def is_name(repository: str) -> bool:
     return _NAME.fullmatch(repository) is not None
 
 
-def read_runs(root: ArtifactRoot, repository: str) -> Runs:
+def read_runs(root: ArtifactRoot, repository: str, old: Mapping[str, OldRun] = _NO_RUNS) -> Runs:
     """Read what the runs of a repository have left.
+
+    ``old``: runs that are not read, since they were before.
 
     Raises:
         StorageError: the store of the artifacts does not answer.
         IntegrityError: a record of checks is damaged.
     """
-    found = runs_by_begin(root, repository)
+    names = root.runs(repository)
+    old = {run: old[run] for run in names if run in old}
+    found = _by_begin(root, repository, [run for run in names if run not in old])
     runs = [one for one in found if isinstance(one, RunManifests)]
     guards = _guards(root, runs)
     swept = [one for one in runs if one.begun or one.swept]
-    others = with_restores([one.attempt for one in runs]) if swept else []
-    states = {one.attempt.run: run_state(one, guards, others) for one in swept}
-    return Runs(runs, [one for one in found if isinstance(one, Unread)], guards, states)
+    restoring = with_restores([one.attempt for one in runs]) if swept else []
+    restoring += [one.restoring for one in old.values() if one.restoring]
+    states = {run: one.state for run, one in old.items() if one.state}
+    states |= {one.attempt.run: run_state(one, guards, restoring) for one in swept}
+    unread = [one for one in found if isinstance(one, Unread)]
+    return Runs(runs, unread, guards, states, restoring, old)
+
+
+def read_changed_runs(root: ArtifactRoot, repository: str, known: OldRuns, now: datetime) -> Runs:
+    """As ``read_runs``, but for old runs that ``known`` has; what becomes old is kept there.
+
+    Those are never old that are the last of some kind, and those of which a sweep has not finished.
+    """
+    runs = read_runs(root, repository, known.of(repository, now))
+    swept = [one for one in runs.read if one.swept is not None]
+    whole = [one for one in runs.read if one.candidates and one.candidates.mode != "committed"]
+    last = [*runs.read[-_NEWEST:], *runs.marks[-1:], *whole[-1:]]
+    last += sorted(swept, key=lambda one: _finished(one.swept))[-1:]
+    recent = {one.attempt.run for one in last}
+    restoring = {one.attempt.run: one for one in runs.restoring}
+    old = dict(runs.old)
+    for one in runs.read:
+        run, state = one.attempt.run, runs.states.get(one.attempt.run)
+        if run not in recent and (one.swept or not one.begun):
+            state = state and replace(state, because="", command="")
+            old[run] = OldRun(one.attempt.attempt, state, restoring.get(run))
+    known.keep(repository, old, now)
+    return runs
 
 
 def runs_by_begin(root: ArtifactRoot, repository: str) -> list[RunManifests | Unread]:
@@ -223,8 +267,13 @@ def runs_by_begin(root: ArtifactRoot, repository: str) -> list[RunManifests | Un
     Raises:
         StorageError: the store of the artifacts does not answer.
     """
-    found = thread_map(partial(_read, root, repository), root.runs(repository), _RUNS)
-    return sorted(found, key=_begun)
+    return _by_begin(root, repository, root.runs(repository))
+
+
+def _by_begin(
+    root: ArtifactRoot, repository: str, runs: Sequence[str]
+) -> list[RunManifests | Unread]:
+    return sorted(thread_map(partial(_read, root, repository), runs, _RUNS), key=_begun)
 
 
 def standing_of(

@@ -314,7 +314,7 @@ def restored(
 ) -> Restored | None:
     """The outcomes of restores of what a run deleted, finished or not; None without any.
 
-    Another mark may name the same objects, and bring them back: ``others`` are runs of the
+    Another mark may name the same objects, and bring them back: ``others`` are all runs of the
     repository that restored something, as ``with_restores`` finds them; None to look for them.
 
     Raises:
@@ -322,10 +322,11 @@ def restored(
         StorageError: the store of the artifacts did not answer.
     """
     if others is None:
-        others = with_restores(_other_attempts(attempt))
+        others = with_restores([attempt, *_other_attempts(attempt)])
+    own = [one.attempt for one in others if one.attempt.url == attempt.url]
     # Through this mark it came back after the sweep, whatever the clocks say; through another one
     # it may have come back, and gone again.
-    rows = [*_brought_back([attempt], _SKEW), *_brought_back(_naming(attempt, others), timedelta())]
+    rows = [*_brought_back(own, _SKEW), *_brought_back(_naming(attempt, others), timedelta())]
     if not any(one.num_rows for one in rows):
         return None
     back = pa.concat_tables(rows).group_by("address").aggregate([("at", "max"), ("until", "max")])

@@ -13,9 +13,10 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.estate import metrics as module
 from lakegc_assets.estate.exposition import estate_metrics, text_of
 from lakegc_assets.estate.metrics import RepositoryMetrics, repository_metrics
+from lakegc_assets.estate.old_runs import OldRuns
 from lakegc_assets.estate.run_state import Total
 from lakegc_assets.prune.removal import end_removal, is_left, remove_run
-from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.sweep.totals import PrunedTotals, count_pruned, read_totals
 from lakegc_assets_tests.kills import Killed, dying
 from lakegc_assets_tests.left import BEGAN, begun, checked, deleted, finish, marked, root_at, swept
@@ -105,6 +106,51 @@ def test_a_ledger_that_cannot_be_read_makes_no_smaller_counter(root: ArtifactRoo
     found = look(root)
     assert found.deleted is None
     assert "is damaged" in found.problems[0]
+
+
+def test_of_many_runs_the_last_ones_are_read_each_time_and_old_ones_every_hour_or_two(
+    root: ArtifactRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept(root, "repo", "m00")
+    marked(root, "repo", "m01", 1)
+    deleted(marked(root, "repo", "m02", 2), "deleted")
+    for number in range(3, 9):
+        swept(root, "repo", f"m{number:02}", number)
+    marked(root, "repo", "m09", 9)
+    read, known = list[str](), OldRuns()
+    told = AttemptArtifacts.recorded_if_finished
+
+    def recorded(attempt: AttemptArtifacts, asset: str) -> Manifest | None:
+        if asset == "gc_report" and attempt.run not in read:
+            read.append(attempt.run)
+        return told(attempt, asset)
+
+    monkeypatch.setattr(AttemptArtifacts, "recorded_if_finished", recorded)
+
+    def again(minutes: float) -> tuple[RepositoryMetrics, list[str]]:
+        read.clear()
+        now = _NOW + timedelta(minutes=minutes)
+        return repository_metrics(root, "repo", "approved", now, known), sorted(read)
+
+    first, all_of_them = again(0)
+    assert len(all_of_them) == 10
+    # The sweep of m02 may go on any time.
+    second, few = again(55)
+    assert few == ["m02", "m07", "m08", "m09"]
+    assert second == first
+    assert second.deleted == Total(7 * 40 + 1, 7 * 4000 + 100)
+    # Somebody sweeps an old mark by hand, another run comes, and an old one is pruned.
+    finish(root.attempt("repo", "m01"), "swept_set", 30, {"outcomes": {}})
+    swept(root, "repo", "m10", 10)
+    prune(root, "m00")
+    third, _ = again(56)
+    assert third.deleted == Total(8 * 40 + 1, 8 * 4000 + 100)
+    assert third.standing.last_sweep == BEGAN + timedelta(days=10, hours=1, minutes=1)
+    last, read_again = again(55 + 121)
+    assert read_again == [f"m{number:02}" for number in range(1, 11)]
+    assert last.standing.last_sweep == BEGAN + timedelta(days=30, minutes=1)
+    assert last.deleted == third.deleted
+    assert len(again(55 + 122)[1]) < 10
 
 
 def prune(root: ArtifactRoot, *runs: str) -> None:
