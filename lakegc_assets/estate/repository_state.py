@@ -146,6 +146,10 @@ class Runs:
         read = {one.attempt.run: one.attempt.attempt for one in self.read}
         return read | {run: one.attempt for run, one in self.old.items()}
 
+    def state(self, one: RunManifests) -> RunState:
+        """The state of one of ``read``."""
+        return self.states.get(one.attempt.run) or run_state(one, self.guards, self.restoring)
+
     @property
     def marks(self) -> list[RunManifests]:
         """The runs whose mark is published, the one that was finished last as the last."""
@@ -282,7 +286,7 @@ def standing_of(
     """The state of a repository by its runs; for the arguments see ``standing``."""
     runs = [one for one in found.read if one.candidates is not None or not checked]
     states, marks = found.states, found.marks
-    state, because, run = _state(repository, runs, found.unread, found.guards, mode, now)
+    state, because, run = _state(repository, runs, found, mode, now)
     objects, size = _held(runs, states)
     garbage, garbage_size = _garbage(marks[-1], states) if marks else (None, None)
     freed = (
@@ -375,23 +379,19 @@ def _garbage(last: RunManifests, states: Mapping[str, RunState]) -> Total:
 
 
 def _state(
-    repository: str,
-    runs: Sequence[RunManifests],
-    unread: Sequence[Unread],
-    guards: Guards,
-    mode: str,
-    now: datetime,
+    repository: str, runs: Sequence[RunManifests], found: Runs, mode: str, now: datetime
 ) -> tuple[str, str, str | None]:
     """State, sentence, and the run that they are about."""
-    if (held := _on_hold(repository, runs, guards)) is not None:
+    if (held := _on_hold(repository, runs, found)) is not None:
         return held
+    unread = found.unread
     last = runs[-1] if runs else None
     newest = max(unread, key=_begun, default=None)
     if newest is not None and (last is None or _begun(newest) > _begun(last)):
         return UNREADABLE, f"run {newest.run} cannot be read: {_said(newest.error)}", newest.run
     if last is None:
         return NEVER_RUN, "no run has left artifacts", None
-    state, because = _of(last, guards, mode, now)
+    state, because = _of(last, found.state(last), mode, now)
     if unread:
         count = "1 earlier run" if len(unread) == 1 else f"{len(unread)} earlier runs"
         because += f" ({count} cannot be read, {unread[0].run} for one)"
@@ -399,14 +399,15 @@ def _state(
 
 
 def _on_hold(
-    repository: str, runs: Sequence[RunManifests], guards: Guards
+    repository: str, runs: Sequence[RunManifests], found: Runs
 ) -> tuple[str, str, str | None] | None:
     """The hold of a repository, or where nobody can tell the last alarm without a later sweep."""
+    guards = found.guards
     if guards.hold is not None:
         run = guards.hold.get("run")
         about = next((one for one in runs if one.attempt.run == run), None)
         if about is not None and about.report is not None:
-            return ON_HOLD, run_state(about, guards).because, about.attempt.run
+            return ON_HOLD, found.state(about).because, about.attempt.run
         alarm = guards.hold.get("alarm") or "an alarm has left a hold"
         return ON_HOLD, f"{alarm}. {no_sweep(repository)}", None
     alarms = [(one.alarm, one) for one in runs if one.alarm is not None]
@@ -415,12 +416,11 @@ def _on_hold(
     at, last = max(alarms, key=lambda alarm: alarm[0])
     if any(one.swept is not None and one.swept.started > at for one in runs):
         return None
-    return ON_HOLD, run_state(last, guards).because, last.attempt.run
+    return ON_HOLD, found.state(last).because, last.attempt.run
 
 
-def _of(last: RunManifests, guards: Guards, mode: str, now: datetime) -> tuple[str, str]:
+def _of(last: RunManifests, found: RunState, mode: str, now: datetime) -> tuple[str, str]:
     """State and sentence of a repository by the last of its runs, as far as that came."""
-    found = run_state(last, guards)
     if found.state != MARKED or last.report is None or last.is_of_another_version:
         return found.state, found.because
     attempt, name = last.attempt, f"mark {last.attempt.run}"
