@@ -276,17 +276,24 @@ def test_a_root_that_cannot_be_listed_is_told_and_known_names_have_rows(
     assert "cannot be listed (no answer)" in notes[0]
 
 
-def test_each_manifest_of_a_run_is_asked_for_once(
+def test_each_file_of_a_run_is_asked_for_once(
     root: ArtifactRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An estate has hundreds of repositories with a thousand runs each."""
     for day in range(3):
         swept(root, "repo", f"m{day}", day)
     asked = Counter[str]()
-    for name in ("get", "head"):
+    for name in ("get", "head", "list_prefixes"):
         monkeypatch.setattr(LocalStore, name, counting(getattr(LocalStore, name), asked, root))
     look(root)
-    assert asked["get gc_report/manifest.json"] == 3
+    assert {one: count for one, count in asked.items() if count >= 3} == {
+        "get attempt.json": 3,
+        "get deletion_candidates/manifest.json": 3,
+        "get gc_report/manifest.json": 3,
+        "get swept_set/manifest.json": 3,
+        # What was restored.
+        "list_prefixes restored_set/": 3,
+    }
     assert [one for one in asked if one.startswith("head ")] == []
 
 
@@ -307,7 +314,7 @@ def counting(
 ) -> Callable[..., Any]:
     """A method of a store that is counted where it is about the artifacts."""
 
-    def counted(store: LocalStore, key: str) -> Any:
+    def counted(store: LocalStore, key: str = "") -> Any:
         asked[f"{method.__name__} {key}"] += root.url in store.url
         return method(store, key)
 
