@@ -19,7 +19,7 @@ _AGAIN: Final = timedelta(hours=1)
 
 
 class OldRun(NamedTuple):
-    """What is kept of a run.
+    """The values that are kept of a run.
 
     Attributes:
         attempt: the id of the present one.
