@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -120,14 +121,25 @@ async def _call(lake: Lake, request: Request) -> Call:
     _require_utf8(request)
     body, upload = b"", None
     if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
-        async with request.form() as form:
-            content = form.get("content")
-            if not isinstance(content, UploadFile):
-                raise errors.bad_request("missing form part: content")
-            upload = Upload(await content.read(), content.content_type or "")
+        upload = await _uploaded(request)
     else:
         body = await request.body()
     return Call(lake, request.path_params, request.query_params, request.headers, body, upload)
+
+
+async def _uploaded(request: Request) -> Upload:
+    try:
+        # ``request.form()`` knows the type in small letters only, in some versions.
+        form = await MultiPartParser(request.headers, request.stream()).parse()
+    except MultiPartException as error:
+        raise errors.bad_request(error.message) from error
+    try:
+        content = form.get("content")
+        if not isinstance(content, UploadFile):
+            raise errors.bad_request("missing form part: content")
+        return Upload(await content.read(), content.content_type or "")
+    finally:
+        await form.close()
 
 
 def _require_utf8(request: Request) -> None:

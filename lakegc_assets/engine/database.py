@@ -130,6 +130,8 @@ class Database:
             }
         )
         self.connection.execute("SET TimeZone = 'UTC'")
+        # Some versions draw one into the output of a process without a script.
+        self.connection.execute("SET enable_progress_bar = false")
         ((self.cores,),) = self.connection.execute("SELECT current_setting('threads')").fetchall()
         self._threads = 0
         self.use_threads(memory)

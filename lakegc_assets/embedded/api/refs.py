@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import dropwhile, islice
+from typing import Final
 
+from pydantic import AwareDatetime, TypeAdapter
 from starlette.responses import Response
 
 from lakegc_assets.embedded import errors
@@ -13,6 +15,8 @@ from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done, one_p
 from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.embedded.lake.catalog import Branch, Commit
 from lakegc_assets.embedded.refs import changes, refs
+
+_TIME: Final = TypeAdapter[datetime](AwareDatetime)
 
 
 def list_branches(call: Call) -> Response:
@@ -153,7 +157,8 @@ def _until(walk: Iterator[Commit], stop: Commit) -> Iterator[Commit]:
 def _instant(text: str) -> float:
     """Epoch seconds of a time as RFC 3339 has it."""
     try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+        # Python 3.10 itself reads neither the zone as lakeFS's client writes it nor a Z.
+        return _TIME.validate_strings(text, strict=True).timestamp()
     except ValueError:
         raise errors.bad_request(
             f'parameter "since" in query has an error: value {text}: not a date-time'
