@@ -14,6 +14,7 @@ from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import in_dagster
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.json_record import DAMAGE
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
 #: Every invariant of a set of candidates, in the order in which they are evaluated.
@@ -81,7 +82,7 @@ def requests_of(attempt: AttemptArtifacts) -> int:
     """The number of requests that the checks of a mark sent; 0 where it was not recorded."""
     try:
         return int(json.loads(attempt.store().get(_RESULTS)).get("requests", 0))
-    except ObjectNotFoundError:
+    except (ObjectNotFoundError, *DAMAGE):
         return 0
 
 
@@ -101,7 +102,7 @@ def read_results(attempt: AttemptArtifacts, manifest: Manifest) -> list[CheckRes
             f"the checks of mark {attempt.run!r} were not run: nothing is published without them. "
             f"Run the job {in_dagster('gc_mark')} as a whole",
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except DAMAGE as error:
         raise IntegrityError(f"{where} is damaged ({error}): mark again") from error
     if about != manifest.sha256:
         raise RefusedError(f"the checks of mark {attempt.run!r} are about other candidates")

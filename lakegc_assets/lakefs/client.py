@@ -450,7 +450,7 @@ def _served(
 def _rules(response: requests.Response) -> dict[str, Any]:
     try:
         rules = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         rules = None
     if not isinstance(rules, dict) or "branches" not in rules:
         raise UnexpectedAnswerError(f"{response.url} answered, but not with retention rules")

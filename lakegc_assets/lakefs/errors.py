@@ -94,6 +94,10 @@ class UnexpectedAnswerError(LakeFSError):
     """An answer that lakeFS would not give, or that contradicts another one."""
 
 
+class AnswerTooLargeError(UnexpectedAnswerError):
+    """An answer that is larger than any of lakeFS."""
+
+
 class UnsupportedServerError(LakeFSError):
     """The server is older than the calls that a collector needs."""
 

@@ -41,6 +41,7 @@ from lakegc_assets import traffic
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.errors import (
     AWAY,
+    AnswerTooLargeError,
     ConnectionFailedError,
     LakeFSError,
     ServerError,
@@ -66,6 +67,10 @@ _MAY_PASS = (ConnectionFailedError, TimedOutError, ThrottledError, ServerError)
 _REDIRECT = range(300, 400)
 _LONGEST_CALL = 400
 
+#: Bytes of one answer, as it is decompressed. Pages of a thousand long commits or paths take some
+#: megabytes; and a page that takes more is asked for again with fewer items.
+LARGEST_ANSWER: Final = 64 * 2**20
+_PIECE: Final = 64 * 2**10
 LARGEST_PAGE = 1000
 _GROWTH = 8
 #: How often a list that may end early is asked for again behind its last item.
@@ -171,6 +176,8 @@ class Transport:
         self.session.auth = HTTPBasicAuth(
             access.access_key_id.encode(), access.secret_access_key.encode()
         )
+        # A hook sees an answer before its body is read.
+        self.session.hooks["response"].append(_bound)
         self.session.headers.update(
             {
                 "Accept": "application/json",
@@ -359,7 +366,7 @@ class Transport:
                     yield page
 
     def first_page(self, listing: Listing[T]) -> Page[T]:
-        """The first page of a list.
+        """The first page of a list, with fewer items where so many make too large an answer.
 
         Raises UnexpectedAnswerError: another number of items than announced, items out of order, or
         more is announced with nothing to go on from.
@@ -368,7 +375,13 @@ class Transport:
         asked: dict[str, str | int] = {**listing.params, "amount": listing.amount}
         if after:
             asked["after"] = after
-        page = parse(self.call("GET", *listing.path, params=asked), listing.model)
+        try:
+            answer = self.call("GET", *listing.path, params=asked)
+        except AnswerTooLargeError:
+            if listing.amount == 1:
+                raise
+            return self.first_page(replace(listing, amount=max(listing.amount // _GROWTH, 1)))
+        page = parse(answer, listing.model)
         paging = page.pagination
         where = f"{path} after {after!r}"
         if paging.results != len(page.results):
@@ -385,6 +398,34 @@ class Transport:
                 low, high = next(pair for pair in pairwise(seen) if pair[0] >= pair[1])
                 raise UnexpectedAnswerError(f"{where}: {high!r} came after {low!r}")
         return page
+
+
+class _BoundedBody:
+    """The body of an answer, which ends in an AnswerTooLargeError beyond ``LARGEST_ANSWER``."""
+
+    def __init__(self, response: requests.Response) -> None:
+        self._call = f"{response.request.method} {response.url}"[:_LONGEST_CALL]
+        self._raw = response.raw
+
+    def __getattr__(self, name: str) -> object:
+        found: object = getattr(self._raw, name)
+        return found
+
+    def stream(self, *_: object, **given: object) -> Iterator[bytes]:
+        size = 0
+        for piece in self._raw.stream(_PIECE, **given):
+            size += len(piece)
+            if size > LARGEST_ANSWER:
+                self._raw.close()
+                raise AnswerTooLargeError(
+                    f"{self._call}: the answer is larger than {LARGEST_ANSWER:,} bytes, which no "
+                    "lakeFS server sends. Look at what answers there, and at proxies in between"
+                )
+            yield piece
+
+
+def _bound(response: requests.Response, **_: object) -> None:
+    response.raw = _BoundedBody(response)
 
 
 def _keys_of(items: Sequence[Any], listing: Listing[Any]) -> list[str]:

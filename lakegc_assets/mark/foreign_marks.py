@@ -39,6 +39,7 @@ from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES, KeyDigest, address_hashes, key_digest, signed
+from lakegc_assets.run.json_record import DAMAGE
 from lakegc_assets.run.settings import Publish
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
@@ -262,10 +263,10 @@ def _summary(store: ObjectStore, key: str, mark_id: str) -> tuple[datetime, int]
         begun = re.sub(r"(\.\d{6})\d+", r"\1", values["start_time"]).replace("Z", "+00:00")
         made = datetime.fromisoformat(begun)
         if values["run_id"] != mark_id or type(objects) is not int or made.tzinfo is None:
-            raise ValueError(values)  # noqa: TRY301 - it is damage
+            raise ValueError(values)
     except ObjectNotFoundError as error:
         raise RefusedError(f"mark {mark_id!r} did not finish: there is no {where}") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except DAMAGE as error:
         raise IntegrityError(f"{where} is damaged, or of another mark: {error}") from error
     if success is not True:
         raise RefusedError(f"mark {mark_id!r} failed: {where} says so")

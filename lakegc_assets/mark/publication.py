@@ -30,6 +30,7 @@ from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
+from lakegc_assets.run.json_record import DAMAGE
 from lakegc_assets.run.settings import Mode, Publish
 from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
@@ -157,7 +158,7 @@ def read_summary(store: ObjectStore, run: str) -> Summary | None:
         return Summary(**{name: values[name] for name in Summary.__dataclass_fields__})
     except ObjectNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except DAMAGE as error:
         raise IntegrityError(
             f"{store.url}/{key} is damaged ({error}): mark under a new id"
         ) from error

@@ -43,6 +43,7 @@ from lakegc_assets.run.artifacts import UNCOMMITTED, Manifest
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, address_hashes, key_digest
+from lakegc_assets.run.json_record import DAMAGE
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET: Final = "uncommitted_snapshot"
@@ -226,7 +227,7 @@ def _token_position(token: str | None) -> tuple[str, str] | None:
     try:
         values = json.loads(base64.b64decode(token or ""))
         branch, path = values["branch"], values["path"]
-    except (ValueError, KeyError, TypeError):
+    except DAMAGE:
         return None
     return (branch, path) if isinstance(branch, str) and isinstance(path, str) else None
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, validate_run_id
+from lakegc_assets.run.json_record import DAMAGE
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
 from lakegc_assets.storage.removal import PRUNE_AGAIN, remove_listed, remove_objects
@@ -101,7 +102,7 @@ def _recorded(store: ObjectStore) -> list[str]:
         return [validate_run_id(name) for name in json.loads(store.get(PRUNING))["attempts"]]
     except ObjectNotFoundError:
         return []
-    except (ValueError, KeyError, TypeError, ConfigurationError) as error:
+    except (*DAMAGE, ConfigurationError) as error:
         raise IntegrityError(
             f"{store.url}/{PRUNING} is damaged ({error}): nobody can tell what was to go. If "
             "nothing of that run is needed, remove it by hand"

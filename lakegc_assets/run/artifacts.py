@@ -33,7 +33,7 @@ from lakegc_assets.engine.ddl import schema
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.hashing import HASHES
-from lakegc_assets.run.json_record import JsonRecord, Moment
+from lakegc_assets.run.json_record import DAMAGE, JsonRecord, Moment
 from lakegc_assets.run.settings import Mode
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
@@ -281,7 +281,7 @@ class ArtifactRoot:
             # Earlier versions recorded the present one alone.
             names = [values["attempt"], *values.get("earlier", ())]
             return [AttemptArtifacts(self, repository, run, validate_run_id(n)) for n in names]
-        except (ValueError, KeyError, TypeError, AttributeError, ConfigurationError) as error:
+        except (*DAMAGE, ConfigurationError) as error:
             raise IntegrityError(
                 f"{where} is damaged ({error}): mark again under a new id"
             ) from error

@@ -11,12 +11,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from functools import cache
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
 from typing_extensions import Self
 
 from lakegc_assets.errors import IntegrityError
+
+#: Raised by what parses JSON, and takes values out of it, where these are not what was written:
+#: others may have nested them more deeply than Python reads.
+DAMAGE: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def _moment(text: str) -> datetime:
@@ -58,12 +62,12 @@ class JsonRecord:
             values = json.loads(data)
             cls._require_version(values, where)
             if lacking := {one.name for one in fields(cls)}.difference(values):
-                raise ValueError(f"no {', '.join(sorted(lacking))}")  # noqa: TRY301 - it is damage
+                raise ValueError(f"no {', '.join(sorted(lacking))}")
             # Earlier versions wrote what is no text as it was, which pydantic does not read.
             text = json.dumps(values, ensure_ascii=False).encode(errors="replace")
             # Mypy takes the hash of its instances for that of a class.
             record: Self = _adapter(cls).validate_json(text)  # type: ignore[arg-type]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except DAMAGE as error:
             raise IntegrityError(f"{where} is damaged ({_said(error)}): {cls._damaged}") from error
         return record
 

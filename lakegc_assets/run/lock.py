@@ -24,6 +24,7 @@ from typing import Final
 from lakegc_assets.engine.folders import temporary_files
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.run.command_line import own_command
+from lakegc_assets.run.json_record import DAMAGE
 
 _POLL_S: Final = 5.0
 STEP_POLL_S: Final = 0.5
@@ -132,7 +133,7 @@ def _holder(recorded: bytes) -> Mapping[str, object]:
     """The owner of a lock file; empty where it is about to say so."""
     try:
         values = json.loads(recorded)
-    except ValueError:
+    except DAMAGE:
         values = None
     return values if isinstance(values, dict) else {}
 

@@ -16,6 +16,7 @@ from lakegc_assets.recovery.relations import chosen
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.json_record import DAMAGE
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.sweep import ledger, relations
@@ -125,5 +126,5 @@ def relied_on(artifacts: ObjectStore) -> str:
         return ""
     try:
         return str(json.loads(told)["backup"])
-    except (ValueError, KeyError, TypeError):
+    except DAMAGE:
         return "a backup that cannot be read any more"

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.json_record import DAMAGE
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
@@ -66,7 +67,7 @@ class Hold:
         """Its values; empty where it is not the JSON that an alarm writes."""
         try:
             found = json.loads(self.text)
-        except (ValueError, RecursionError):
+        except DAMAGE:
             return {}
         return found if isinstance(found, dict) else {}
 

@@ -26,8 +26,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from lakegc_assets.errors import LakegcError
+from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks
+from lakegc_assets.run.json_record import DAMAGE
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (
     ObjectLockedError,
@@ -105,7 +106,12 @@ def _names(artifacts: ObjectStore, folder: str) -> list[str]:
 
 
 def _share_in(artifacts: ObjectStore, note: str) -> float:
-    return float(json.loads(artifacts.get(note))["share"])
+    try:
+        return float(json.loads(artifacts.get(note))["share"])
+    except DAMAGE as error:
+        raise IntegrityError(
+            f"{artifacts.url}/{note} is damaged ({error}): remove it by hand, and sweep again"
+        ) from error
 
 
 class RateLimiter:

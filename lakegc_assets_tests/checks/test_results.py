@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.checks.evaluation import check_candidates, read_results
+from lakegc_assets.checks.evaluation import check_candidates, read_results, requests_of
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark.report import report
 from lakegc_assets_tests.checks.handmade import Lab
@@ -38,9 +38,17 @@ def test_no_report_without_a_check_that_passed_about_these_candidates(lab: Lab) 
             refuse(RefusedError, f"{result['name']}: planted")
     keep(candidates="0" * 64)
     refuse(RefusedError, "about other candidates")
-    for damaged in ("", "{", "[]", "{}", '{"candidates": 1, "results": [{"name": 1}]}'):
+    for damaged in (
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"candidates": 1, "results": [{"name": 1}]}',
+        "[" * 100_000,
+    ):
         store.put(key, damaged.encode())
         refuse(IntegrityError, "is damaged")
+        assert requests_of(marked.attempt) == 0
     store.delete_many([key])
     refuse(RefusedError, "were not run: nothing is published without them")
 

@@ -14,7 +14,7 @@ import pytest
 
 from lakegc_assets import traffic
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
-from lakegc_assets.lakefs import errors
+from lakegc_assets.lakefs import errors, transport
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.transport import LONGEST_WAIT_S, path_of
 
@@ -243,11 +243,45 @@ def test_answers_of_another_form_are_never_believed(fault: Sent | Silence, tmp_p
     assert len(server.asked) == 1
 
 
-@pytest.mark.parametrize("fault", [b"", b"[]", b"null", b'{"default_retention_days": 7}', b"{"])
+@pytest.mark.parametrize(
+    "fault",
+    [b"", b"[]", b"null", b'{"default_retention_days": 7}', b"{", b"[" * 100_000],
+)
 def test_rules_of_another_form_are_not_taken_for_none(fault: bytes, tmp_path: Path) -> None:
     told = pytest.raises(errors.UnexpectedAnswerError, match="retention rules")
     with FaultServer(answer(200, fault)) as server, told:
         server.config(tmp_path).connect().gc_rules("repo")
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_answer_that_does_not_end_is_given_up_beyond_a_limit(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "LARGEST_ANSWER", 1 << 20)
+    told = pytest.raises(errors.AnswerTooLargeError, match=r"larger than 1,048,576 bytes")
+    # After what is sent nothing comes, and nothing ends.
+    body = b" " * (3 << 20)
+    endless = replace(answer(status, body, cut=1), rest=Silence.WAIT)
+    with FaultServer(endless) as server, told:
+        server.config(tmp_path).connect().grace_period()
+    assert len(server.asked) == 1
+
+
+def test_a_page_that_is_too_large_is_asked_for_with_fewer_items(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "LARGEST_ANSWER", 1 << 20)
+    large = answer(200, b" " * (2 << 20))
+    paging = {"has_more": False, "next_offset": "", "results": 1, "max_per_page": 1000}
+    page = answer(200, {"pagination": paging, "results": [{"id": "v1", "commit_id": "c1"}]})
+    with FaultServer(large, large, page) as server:
+        tags = list(server.config(tmp_path).connect().tags("repo"))
+    assert [tag.id for tag in tags] == ["v1"]
+    assert [asked.query["amount"] for asked in server.asked] == ["1000", "125", "15"]
+    told = pytest.raises(errors.AnswerTooLargeError)
+    with FaultServer(large) as server, told:
+        list(server.config(tmp_path).connect().tags("repo"))
+    assert [asked.query["amount"] for asked in server.asked] == ["1000", "125", "15", "1"]
 
 
 def test_redirects_are_not_followed_and_the_target_gets_nothing(tmp_path: Path) -> None:

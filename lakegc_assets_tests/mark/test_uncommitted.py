@@ -183,7 +183,15 @@ def test_a_page_without_location_begins_with_what_its_token_names(paged: Paged) 
         paged.prepare()
 
 
-@pytest.mark.parametrize("token", ["bm8ganNvbg==", "?", base64.b64encode(b'{"run": 1}').decode()])
+@pytest.mark.parametrize(
+    "token",
+    [
+        "bm8ganNvbg==",
+        "?",
+        base64.b64encode(b'{"run": 1}').decode(),
+        base64.b64encode(b"[" * 100_000).decode(),
+    ],
+)
 def test_a_token_that_tells_nothing_makes_a_page_cover_all(token: str, paged: Paged) -> None:
     def two_pages(_: int, page: int, body: dict[str, Any]) -> Answer:
         body.pop("continuation_token", None)

@@ -83,7 +83,9 @@ def test_what_is_left_is_known_for_what_it_is(
     assert keys(root) == set()
 
 
-@pytest.mark.parametrize("record", [b"{", b"{}", json.dumps({"attempts": ["../other"]}).encode()])
+@pytest.mark.parametrize(
+    "record", [b"{", b"{}", json.dumps({"attempts": ["../other"]}).encode(), b"[" * 100_000]
+)
 def test_a_damaged_record_removes_nothing(root: ArtifactRoot, record: bytes) -> None:
     root.open("repo", "old").put(PRUNING, record)
     root.open("repo", "other").put("attempt.json", b"{}")

@@ -87,7 +87,7 @@ def test_a_sweep_that_relied_on_a_backup_does_not_go_on_without(
 
 def test_who_wants_no_backup_any_more_says_so(place: Place, marked: Marked) -> None:
     record = place.root.attempt(REPOSITORY, RUN).store()
-    record.put("swept_set/backup.json", b"{}")
+    record.put("swept_set/backup.json", b"[" * 100_000)
     with pytest.raises(RefusedError, match="--set without_backup=true` goes on without"):
         sweep(place.context(backup_url=None))
     assert place.lake.keys() > marked.candidates

@@ -375,6 +375,7 @@ def test_an_unknown_run_is_refused(tmp_path: Path) -> None:
         b"null",
         b'{"attempt": "."}',
         b'{"attempt": "a", "earlier": [".."]}',
+        b"[" * 100_000,
     ],
 )
 def test_a_damaged_attempt_is_reported(body: bytes, tmp_path: Path) -> None:

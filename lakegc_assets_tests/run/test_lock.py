@@ -109,10 +109,11 @@ def test_a_step_of_the_same_dagster_run_is_waited_for_until_it_ends(
     assert ["waiting for another step of this run" in line for line in said] == [True]
 
 
+@pytest.mark.parametrize("text", ['{"pid"', "[" * 100_000])
 def test_who_has_just_taken_it_and_not_written_yet_is_reported_in_words(
-    holder: subprocess.Popen[str],
+    text: str, holder: subprocess.Popen[str]
 ) -> None:
-    lock_file("s3://bucket/repo").write_text('{"pid"')
+    lock_file("s3://bucket/repo").write_text(text)
     with (
         pytest.raises(RefusedError, match="this machine: nobody knows who"),
         repository_lock("s3://bucket/repo"),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
@@ -187,6 +188,13 @@ def test_the_next_round_begins_where_this_one_ended(tasks: Tasks) -> None:
     task = tasks.begin(0, share=0.5)
     task.failed("SlowDown", slow=True)
     assert share_after(tasks.store, FOLDER, 1.0) == 0.25
+    (note,) = (
+        info.key for info in tasks.store.infos(FOLDER) if b"SlowDown" in tasks.store.get(info.key)
+    )
+    for damaged in (b"", b"{}", b"[" * 100_000):
+        tasks.store.put(note, damaged)
+        with pytest.raises(IntegrityError, match=f"{note} is damaged"):
+            share_after(tasks.store, FOLDER, 1.0)
 
 
 def test_one_task_stops_all_of_its_round(tasks: Tasks) -> None:

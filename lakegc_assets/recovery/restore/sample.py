@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import GoneError, LakeFSError
+from lakegc_assets.lakefs.transport import LARGEST_ANSWER
 from lakegc_assets.mark.holders import paths_in, ranges_naming
 from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.recovery import relations
@@ -20,9 +21,8 @@ from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 
-#: How many objects are read, and how large they may be, in bytes.
+#: How many objects are read.
 MOST: Final = 20
-_LARGEST: Final = 64 * 2**20
 _HELD: Final = pa.schema(
     [("address", pa.string()), ("size", pa.int64()), ("commit_id", pa.string())]
 )
@@ -59,7 +59,7 @@ def choose_sample(
         with space.frames() as frames:
             candidates = frames.read(space.dataset(marked.parts["data"], _HELD))
             rows = frames.read(chosen.select("address"))
-            held = relations.smallest_held(candidates, rows, _LARGEST, MOST)
+            held = relations.smallest_held(candidates, rows, LARGEST_ANSWER, MOST)
             some = frames.collect(held, _HELD, "choose objects that are read")
         found = list(_places(ctx, space.attempt, some))
     except Exception as error:  # noqa: BLE001 - whatever it is, the objects can come back
