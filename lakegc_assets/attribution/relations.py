@@ -397,7 +397,9 @@ def _total(name: str) -> Column:
     low = F.sum(half).cast("decimal(38,0)")
     high = F.sum(((F.col(name) - half) / F.lit(_HALF)).cast("bigint")).cast("decimal(38,0)")
     whole = high * F.lit(_HALF) + low
-    return F.greatest(F.least(whole, F.lit(MOST)), F.lit(-MOST)).cast("bigint")
+    # The least and the greatest of null and a number would be that number.
+    found = F.when(whole > F.lit(MOST), F.lit(MOST)).when(whole < F.lit(-MOST), F.lit(-MOST))
+    return found.otherwise(whole).cast("bigint")
 
 
 @relation

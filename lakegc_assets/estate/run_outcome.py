@@ -28,7 +28,7 @@ from lakegc_assets.run.undo import undoable
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.approval import when
 from lakegc_assets.sweep.status import Restored
-from lakegc_assets.sweep.totals import space_in, space_lines
+from lakegc_assets.sweep.totals import deleted_in, space_in, space_lines
 
 #: Facts of manifests that an outcome shows as they are.
 _LISTED = ("listed", "listed_bytes", "skipped_slices", "outside_data", "too_young", "spared")
@@ -53,6 +53,8 @@ def outcome_of(attempt: AttemptArtifacts) -> dict[str, Any]:
         f"{row['address']} was needed after all and put back: {row['detail']}" for row in put_back
     ]
     undo = _undo(mark.pop("undo"), swept, state.restored)
+    if swept and not (deleted_in(sweep["outcomes"])[0] or sweep["deleted_or_missing"]):
+        undo = "nothing was deleted"
     return {**mark, **sweep, "undo": undo}
 
 

@@ -24,7 +24,7 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StorageError,
 )
-from lakegc_assets.storage.values import Lost, ObjectInfo, UndeleteOutcome
+from lakegc_assets.storage.values import ARCHIVED, Lost, ObjectInfo, UndeleteOutcome
 
 #: Where an object came back from.
 KEPT: Final = "store"
@@ -110,12 +110,11 @@ def _without_copies(
 ) -> list[RestoreOutcome]:
     """Bring back what the store was not asked for (``_given_back``), and has no good copy.
 
-    A store that keeps nothing of what is deleted today may have kept what was deleted before.
+    A store that keeps nothing of what is deleted today may have kept what was deleted before, and
+    what is in an archive can be read some day.
     """
     codes = set(_CODES.values())
     wanted = [one for one, now in zip(objects, brought, strict=True) if now.error_code in codes]
-    if not wanted or store.recovery().kind != "nothing":
-        return list(brought)
     found = {one.key: one for one in bring_back(store, wanted) if one.outcome in _BACK}
     return [found.get(now.key, now) for now in brought]
 
@@ -125,10 +124,13 @@ def _given_back(
 ) -> Sequence[UndeleteOutcome]:
     """Undelete; a store that retains nothing is asked only for objects without a copy.
 
-    To look for versions takes some servers longer than to copy.
+    To look for versions takes some servers longer than to copy. A copy is preferred to what an
+    archive keeps.
     """
-    if copies is None or store.recovery().kind != "nothing":
+    if copies is None:
         return store.undelete_many(objects)
+    if store.recovery().kind != "nothing":
+        return store.undelete_many([o._replace(copied=o.key in copies.etags) for o in objects])
     asked = [one for one in objects if one.key not in copies.etags]
     answers = {one.key: one for one in store.undelete_many(asked)} if asked else {}
     return [answers.get(one.key) or UndeleteOutcome(one.key, "not_kept") for one in objects]
@@ -301,12 +303,21 @@ def forecast(
         else:
             unclear: Verdict = "lost" if outcome.outcome == "not_kept" else "not_known"
             ends.append(Forecast(one, unclear, outcome.detail or outcome.error_code or ""))
-    return ends if copies is None else _else_in_backup(ends, copies)
+    if copies is None:
+        return ends
+    return [
+        end if end.verdict in SOURCES and now.verdict != BACKUP else now
+        for end, now in zip(ends, _else_in_backup(ends, copies), strict=True)
+    ]
 
 
 def _else_in_backup(ends: Sequence[Forecast], copies: BackupCopies) -> list[Forecast]:
-    """Foresee the outcomes for objects that the store does not give back, by their backup."""
-    asked = [e.one.key for e in ends if e.verdict not in SOURCES and e.one.key in copies.etags]
+    """Foresee the outcomes for objects that nobody could read from the store, by their backup."""
+    asked = [
+        e.one.key
+        for e in ends
+        if (e.verdict not in SOURCES or e.why.startswith(ARCHIVED)) and e.one.key in copies.etags
+    ]
     try:
         there = look_up(copies.store, asked)
     except (StorageError, ConfigurationError) as error:

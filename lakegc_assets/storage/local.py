@@ -49,6 +49,7 @@ from lakegc_assets.storage.files import (
 from lakegc_assets.storage.streams import Pieces, counted
 from lakegc_assets.storage.trash import LocalTrash, code_of
 from lakegc_assets.storage.values import (
+    HELD_BY_LINKS,
     Copied,
     CopyRequest,
     DeleteOutcome,
@@ -293,7 +294,8 @@ class LocalStore(LocalTrash):
                 except (FileNotFoundError, NotADirectoryError):
                     return DeleteOutcome(key, "already_missing")
                 remove_empty(directories, parents)
-            return DeleteOutcome(key, "deleted", version=version)
+            held = HELD_BY_LINKS if version is None and status.st_nlink > 1 else None
+            return DeleteOutcome(key, "deleted", detail=held, version=version)
         except StorageError as error:
             return DeleteOutcome(key, "failed", code_of(error), str(error))
 

@@ -25,6 +25,8 @@ LISTING_SCHEMA: Final = pa.schema(
 #: States of the space of a deleted object; ``HELD`` is followed by its end.
 FREED: Final = "space freed"
 HELD: Final = "space held"
+#: Of a local file: it is gone from its name, and not from others.
+HELD_BY_LINKS: Final = f"{HELD}, the file has another hard link"
 PERHAPS_HELD: Final = "space perhaps held"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 #: Rules may say more days than the calendar has.
@@ -63,7 +65,8 @@ class DeleteOutcome:
         error_code: the store's when failed or locked; or ``InvalidKey`` (not sent), ``NotSent`` (an
             earlier call failed as a whole), ``Expired`` (it came too late), or ``NoAnswer``,
             ``Timeout``, ``ConnectionFailed`` (it is not known whether the object still exists).
-        detail: the store's message, for people.
+        detail: the store's message, for people; of what was deleted, what became of its space where
+            the store knows it better than by its settings.
         version: names what the store kept of it, for ``undelete_many``; None where it named none.
     """
 
@@ -162,13 +165,15 @@ NO_PROTECTION: Final = DataProtection(
 class Lost(NamedTuple):
     """An object that was deleted and is to come back, as it was listed: only what has its etag.
 
-    ``version`` is what the delete reported; None where it must be searched for.
+    ``version`` is what the delete reported; None where it must be searched for. Where it has a copy
+    elsewhere (``copied``), nothing brings it back that could not be read then (``ARCHIVED``).
     """
 
     key: str
     size: int
     etag: str
     version: str | None = None
+    copied: bool = False
 
 
 #: How the detail of an object begins that came back, and whose content cannot be read yet.

@@ -388,7 +388,8 @@ class DeletingTask:
     def _space_of(self, marked: Marked, answer: DeleteOutcome) -> str:
         """The state of the space of an object that the store has just deleted."""
         protection, now = self._orders.protection, self._store_time
-        return protection.space_of(answer.version, marked.last_modified, now)
+        by_settings = protection.space_of(answer.version, marked.last_modified, now)
+        return answer.detail or by_settings
 
     def _record(self, outcomes: Sequence[Outcome]) -> None:
         name = f"{sweep_of(self._orders.lease)}-{self._orders.number:04d}-{self._number:05d}"

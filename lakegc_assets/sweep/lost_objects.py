@@ -107,7 +107,7 @@ def find_lost(
 
 def as_lost(rows: pa.Table) -> list[Lost]:
     """Rows of ``LOST`` as stores take them."""
-    columns = (rows[name].to_pylist() for name in Lost._fields if name != "key")
+    columns = (rows[name].to_pylist() for name in ("size", "etag", "version"))
     return [Lost(*row) for row in zip(rows["address"].to_pylist(), *columns, strict=True)]
 
 

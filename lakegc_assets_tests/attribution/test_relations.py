@@ -249,3 +249,10 @@ def test_the_largest_totals_are_added_up_too(frames: Frames) -> None:
         cells = frames.of([{**largest, "bytes": most}] * 3, CELLS)
         found = frames.rows(relations.totals(cells, ["class"]), schema)
         assert found == [{"class": "staged", "objects": 3, "bytes": most}]
+
+
+def test_a_total_of_nothing_known_is_not_known(frames: Frames) -> None:
+    cell = dict.fromkeys(CELLS.names) | {"class": "staged", "objects": 1}
+    schema = pa.schema([CELLS.field("class"), *_TOTAL])
+    found = frames.rows(relations.totals(frames.of([cell] * 2, CELLS), ["class"]), schema)
+    assert found == [{"class": "staged", "objects": 2, "bytes": None}]

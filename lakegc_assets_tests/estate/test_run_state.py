@@ -10,6 +10,7 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.estate.guards import read_guards
+from lakegc_assets.estate.run_outcome import outcome_of
 from lakegc_assets.estate.run_state import RunManifests, RunState, deleted_or_missing, run_state
 from lakegc_assets.run.artifacts import PROTECTION, ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
@@ -196,6 +197,18 @@ def test_what_is_missing_after_a_kill_may_have_been_deleted(root: ArtifactRoot) 
     assert deleted_or_missing(attempt, read(attempt)).num_rows == 0
     notes.unanswered()
     assert deleted_or_missing(attempt, read(attempt)).num_rows == 1
+
+
+def test_a_sweep_that_found_all_missing_has_nothing_to_undo(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
+    for address in marked.candidates:
+        (lake.objects / address).unlink()
+    ctx = lake.context(spark)
+    sweep(ctx)
+    found = outcome_of(ctx.root.attempt(ctx.repository, RUN))
+    assert found["outcomes"].keys() == {"already_missing"}
+    assert found["undo"] == "nothing was deleted"
 
 
 def test_a_try_that_cannot_be_recorded_goes_on(

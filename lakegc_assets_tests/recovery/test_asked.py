@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.recovery.copy_verification import CopyVerifier
-from lakegc_assets.recovery.undeletion import BackupCopies, bring_back
+from lakegc_assets.recovery.undeletion import BackupCopies, bring_back, forecast
 from lakegc_assets.storage.local import LocalStore
-from lakegc_assets.storage.values import Lost, ObjectInfo, Recovery, UndeleteOutcome
+from lakegc_assets.storage.values import ARCHIVED, Lost, ObjectInfo, Recovery, UndeleteOutcome
 
 
 class Asked(LocalStore):
@@ -70,6 +70,43 @@ def test_one_that_keeps_nothing_today_is_asked_for_what_has_lost_its_copy(tmp_pa
         ("restored", "store"),
     ]
     assert store.asked == ["gone", "changed"]
+
+
+class Archiving(LocalStore):
+    """What it keeps is in an archive."""
+
+    def recovery(self) -> Recovery:
+        return Recovery("versions", None, "as the test says")
+
+    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        for one in objects:
+            if not one.copied:
+                self.put(one.key, b"what was marked")
+        return self.kept_many(objects)
+
+    def kept_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        return [
+            UndeleteOutcome(one.key, "not_kept" if one.copied else "restored", None, ARCHIVED)
+            for one in objects
+        ]
+
+
+def test_a_copy_that_can_be_read_is_preferred_to_an_archive(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    store = Archiving(tmp_path / "lake", "file:///lake")
+    backup = LocalStore(tmp_path / "backup", "file:///backup")
+    etags = {key: backup.put(key, b"what was marked") for key in ("a", "gone")}
+    backup.delete_many(["gone"])
+    lost = [Lost(key, 15, "e") for key in ("a", "gone", "no copy")]
+    copies = BackupCopies(backup, etags, CopyVerifier(backup))
+    foreseen = [(one.verdict, one.why) for one in forecast(store, lost, copies)]
+    assert foreseen == [("backup", ""), ("versions", ARCHIVED), ("versions", ARCHIVED)]
+    found = bring_back(store, lost, copies)
+    assert [(one.outcome, one.source, one.detail) for one in found] == [
+        ("restored", "backup", None),
+        ("restored", "store", ARCHIVED),
+        ("restored", "store", ARCHIVED),
+    ]
 
 
 class Listed(LocalStore):

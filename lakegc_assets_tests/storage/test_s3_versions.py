@@ -396,6 +396,11 @@ def test_what_comes_back_from_an_archive_cannot_be_read_yet(
     script.answers = [before]
     (found,) = open_store("s3://bkt/ns", script.config()).kept_many([Lost("a", 1, "e")])
     assert (found.outcome, found.detail) == ("restored", detail.removeprefix("None: "))
+    # Where a copy can be read, it stays there.
+    script.answers = [before]
+    copied = Lost("a", 1, "e", copied=True)
+    (found,) = open_store("s3://bkt/ns", script.config()).undelete_many([copied])
+    assert (found.outcome, found.detail) == ("not_kept", "it is in an archive (DEEP_ARCHIVE)")
 
 
 def listing(*entries: str, more: str = "", encoded: bool = True) -> Answer:

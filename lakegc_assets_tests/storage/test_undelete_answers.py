@@ -86,6 +86,19 @@ def test_a_copy_that_did_not_succeed_brings_nothing_back(
     assert script.requests[2:] == ["HEAD /acc/box/ns/a"][: len(told) - 1]
 
 
+@pytest.mark.parametrize("removed", [Answer(202), azure_answers.refusal(412, "ConditionNotMet")])
+def test_the_empty_blob_of_a_copy_that_failed_goes_unless_it_was_replaced(
+    azure_undelete: Undelete, script: Script, removed: Answer
+) -> None:
+    begun = Answer(202, headers={"x-ms-copy-status": "pending"})
+    failed = Answer(200, headers={"x-ms-copy-status": "failed", "ETag": '"0x7"'})
+    outcome, detail = azure_undelete(page(kept(version=NEW)), begun, failed, removed)
+    assert outcome == "failed"
+    assert "the copy of a version ended as 'failed'" in detail
+    assert script.requests[3:] == ["DELETE /acc/box/ns/a"]
+    assert script.headers[3]["if-match"] == '"0x7"'
+
+
 def test_versions_go_on_over_pages(azure_undelete: Undelete, script: Script) -> None:
     pages = [page(kept(version=OLD, etag="0x1"), marker="m"), page(kept(version=NEW))]
     assert azure_undelete(*pages, COPIED)[0] == "restored"
@@ -157,6 +170,9 @@ def test_a_version_in_the_archive_tier_is_not_copied(
     assert found == outcome
     assert "it is in an archive: bring it back to a tier that can be read" in detail
     assert len(script.requests) == (1 if version else 2)
+    copied = LOST._replace(copied=True)
+    found, detail = azure_undelete(page(archived), lost=copied)
+    assert (found, "in an archive" in detail) == ("not_kept", True)
 
 
 @pytest.mark.parametrize("code", ["BlobAlreadyExists", "ConditionNotMet"])

@@ -35,7 +35,7 @@ from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets.sweep.task_orders import Orders
 from lakegc_assets.sweep.totals import space_facts, space_in, space_lines, space_sentence
 from lakegc_assets_tests.kills import Killed, let_the_killed_be_gone
-from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
+from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, make_marked, running
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.deleting import Time, orders, plant, reach_at, recorded, run, time
 from lakegc_assets_tests.sweep.outcomes import swept
@@ -293,12 +293,18 @@ def test_space_of_a_ledger_that_is_not_finished() -> None:
     assert (found["freed"]["bytes"], found["held"]["bytes"], found["until"]) == (1, 4, None)
 
 
-def test_a_store_that_frees_at_once_says_so(
-    lake: SmallLake, marked: Marked, spark: Session
+def test_a_store_that_frees_at_once_says_so_but_of_files_with_another_link(
+    tmp_path: Path, spark: Session
 ) -> None:
-    manifest = sweep(lake.context(spark, trash_days=0))
+    marked = make_marked(tmp_path / "lake", spark)
+    linked = min(marked.candidates)
+    with running(marked.folder) as lake:
+        (tmp_path / "another").hardlink_to(lake.objects / linked)
+        manifest = sweep(lake.context(spark, trash_days=0))
+        rows = lake.root.attempt(REPOSITORY, RUN).read("swept_set").to_pylist()
     space: Any = manifest.facts["space"]
-    assert space["freed"]["objects"] == len(marked.candidates)
-    assert space["held"]["objects"] == space["not_known"]["objects"] == 0
-    rows = lake.root.attempt(REPOSITORY, RUN).read("swept_set")
-    assert set(rows["detail"].to_pylist()) == {FREED}
+    assert space["freed"]["objects"] == len(marked.candidates) - 1
+    assert (space["held"]["objects"], space["not_known"]["objects"]) == (1, 0)
+    details = {row["address"]: row["detail"] for row in rows}
+    assert details.pop(linked) == "space held, the file has another hard link"
+    assert set(details.values()) == {FREED}

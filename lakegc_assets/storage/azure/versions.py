@@ -16,6 +16,7 @@ import time
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -113,6 +114,8 @@ class AzureVersions(BucketStore[Blob]):
         if found is None or (found.etag, found.size) != (lost.etag, lost.size):
             return UndeleteOutcome(lost.key, "not_kept", None, _why(lost, found))
         archived = found.archived and f"{ARCHIVED}: bring it back to a tier that can be read"
+        if archived and lost.copied:
+            return UndeleteOutcome(lost.key, "not_kept", None, archived)
         if archived and found.version:
             detail = f"version {found.version} of it cannot be copied, since {archived}"
             return UndeleteOutcome(lost.key, "failed", "BlobArchived", detail)
@@ -133,6 +136,10 @@ class AzureVersions(BucketStore[Blob]):
             time.sleep(_COPY_POLL_S)
             answer = self.service.send("HEAD", url)
         if status != "success":
+            if status in {"failed", "aborted"} and (etag := answer.headers.get("ETag")):
+                # It has left an empty blob, which would keep the name from another try.
+                with suppress(HttpFailure):
+                    self.service.send("DELETE", url, {"If-Match": etag})
             raise HttpFailure("NoAnswer", f"the copy of a version ended as {status!r}")
 
     def _listed(self, name: str) -> list[Listed]:

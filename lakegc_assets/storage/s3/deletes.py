@@ -410,6 +410,8 @@ def _not_kept(lost: Lost, marker: Entry | None, newest: Entry | None) -> str | N
             f"the newest version, {newest.version}, has {newest.size} bytes and the etag "
             f"{newest.etag}; {lost.size} and {lost.etag} were expected"
         )
+    if lost.copied and newest.archived:
+        return f"{ARCHIVED} ({newest.archived})"
     if marker.version == "null":
         return (
             "its delete marker has no id of its own, since versioning is suspended: copy its "
