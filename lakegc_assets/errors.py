@@ -41,6 +41,15 @@ class IntegrityError(LakegcError):
     """Something that must be whole is missing, partial, damaged or inconsistent."""
 
 
+def out_of_memory() -> LakegcError:
+    """The error in place of a MemoryError, which ended a command or a step."""
+    return LakegcError(
+        "this process got no more memory: give the machine or its container more, or raise the "
+        "limit of its address space (ulimit -v). A smaller embedded_memory lets joins spill to "
+        "disk sooner. The same run goes on"
+    )
+
+
 def kind_of(error: LakegcError) -> str:
     """The word that the command and Dagster put before the message of an error."""
     if isinstance(error, RefusedError):

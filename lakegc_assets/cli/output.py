@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from lakegc_assets.errors import LakegcError, kind_of
+from lakegc_assets.errors import LakegcError, kind_of, out_of_memory
 from lakegc_assets.wording import aligned, escaped, human_bytes
 
 _T = TypeVar("_T")
@@ -125,7 +125,8 @@ def exit_status() -> Iterator[None]:
     """Turn errors and interrupts of the current command into a sentence and an exit status."""
     try:
         yield
-    except LakegcError as error:
+    except (LakegcError, MemoryError) as raised:
+        error = raised if isinstance(raised, LakegcError) else out_of_memory()
         kind = kind_of(error)
         say(f"{kind}: {_with_options(error)}", err=True)
         sys.exit(_STATUSES[kind])

@@ -9,7 +9,7 @@ from typing import Any, Final
 import dagster as dg
 
 from lakegc_assets.defs.metadata import value_of
-from lakegc_assets.errors import LakegcError, kind_of
+from lakegc_assets.errors import LakegcError, kind_of, out_of_memory
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.status import deleted_so_far, how_far
 
@@ -67,10 +67,12 @@ def shown() -> Iterator[None]:
     """Let the page of the run say what an error of ours says, without the frames of Python.
 
     Raises:
-        Stopped: for each ``LakegcError``.
+        Stopped: for each ``LakegcError``, and where memory runs out.
     """
     try:
         yield
+    except MemoryError:
+        raise stopped(out_of_memory()) from None
     except LakegcError as error:
         raise stopped(error) from None
 

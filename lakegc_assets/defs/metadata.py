@@ -224,6 +224,7 @@ def of_sweep(manifest: Manifest) -> dict[str, Any]:
         "recovery": facts["recovery"]["notice"],
         "put back": value_of(facts["put_back"]),
         "backup": facts["backup"] or "none: backup_url is not set",
+        "warnings": "\n".join(facts.get("warnings", ())) or "none",
     } | of_manifest(manifest, ("rounds", "delete_deadlines"))
 
 

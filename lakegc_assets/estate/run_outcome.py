@@ -49,6 +49,7 @@ def outcome_of(attempt: AttemptArtifacts) -> dict[str, Any]:
     state = state_of(attempt)
     mark, sweep = _of_mark(attempt), _of_sweep(attempt, state, swept)
     put_back = swept.facts["put_back"] if swept else ()
+    mark["warnings"] += swept.facts.get("warnings", ()) if swept else ()
     mark["warnings"] += [
         f"{row['address']} was needed after all and put back: {row['detail']}" for row in put_back
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -71,12 +71,14 @@ class StoreCapabilities:
         deadlines: whether it refuses deletes that come late.
         trash: key prefix below which it moves what is deleted, if it can.
         protection: what it holds of what is deleted, by its settings.
+        warnings: what its rules remove by themselves and should not, in sentences.
     """
 
     condition: Condition
     deadlines: bool
     trash: str | None = None
     protection: DataProtection = NO_PROTECTION
+    warnings: Sequence[str] = ()
 
 
 @dataclass

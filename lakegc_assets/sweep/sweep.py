@@ -148,8 +148,10 @@ def _capabilities(
     condition = _condition(ctx)
     deadlines = probe_deadlines(store, f"{PROBES}{lease.token}/", conditional=condition != "none")
     recovery = recovery_options(ctx, store, lease, trash)
-    protection = _protection(ctx, store, recovery)
-    return StoreCapabilities(condition, deadlines, trash, protection), recovery
+    protection, warnings = _protection(ctx, store, recovery), expiry_warnings(store)
+    for warning in warnings:
+        ctx.log.warning("%s", warning)
+    return StoreCapabilities(condition, deadlines, trash, protection, warnings), recovery
 
 
 def _facts_of(
@@ -178,6 +180,7 @@ def _facts_of(
         if in_trash
         else _deleted(recorded.totals_of_others(), kept=recovery.kind == "nothing"),
         "put_back": _put_back(recorded, parts, swept),
+        "warnings": [*means.warnings],
     }
 
 
@@ -310,8 +313,6 @@ def _protection(ctx: RunContext, store: ObjectStore, recovery: Recovery) -> Data
         # The next sweep after that removes it.
         found = found._replace(days=recovery.days, at_least=True)
     ctx.log.info("what becomes of the space of what is deleted: %s", found.notice)
-    for warning in expiry_warnings(store):
-        ctx.log.warning("%s", warning)
     return found
 
 

@@ -7,6 +7,7 @@ import io
 import logging
 
 import click
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from lakegc_assets.cli import usage
 from lakegc_assets.cli.jobs import progress_printed
 from lakegc_assets.cli.output import echo, exit_status, say
+from lakegc_assets.defs.failures import Stopped, shown
 from lakegc_assets.engine.progress import PROGRESS
 from lakegc_assets.errors import RefusedError
 
@@ -34,6 +36,19 @@ def test_lines_and_errors_control_nothing() -> None:
     result = CliRunner().invoke(command, color=True)
     assert result.stdout == f"first\t{_ESCAPED}\nsecond\n"
     assert result.stderr == f"{_ESCAPED}\nrefused: {_ESCAPED}\n"
+
+
+def test_who_gets_no_memory_is_told_what_to_set() -> None:
+    @click.command()
+    def command() -> None:
+        with exit_status():
+            raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    result = CliRunner().invoke(command)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("failed: this process got no more memory: give the machine")
+    with pytest.raises(Stopped, match="embedded_memory"), shown():
+        raise MemoryError
 
 
 @given(st.text())

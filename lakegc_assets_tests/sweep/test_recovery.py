@@ -8,7 +8,9 @@ from datetime import datetime, timedelta, timezone
 import pyarrow as pa
 import pytest
 
+from lakegc_assets.defs.metadata import of_sweep
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.estate.run_outcome import outcome_of
 from lakegc_assets.recovery import old_trash
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
@@ -101,6 +103,9 @@ def test_a_rule_that_removes_live_objects_is_told(
     assert told.endswith(
         "/data/: it asks no branch whether it needs them. Leave that out of the rule"
     )
+    attempt = lake.root.attempt(REPOSITORY, RUN)
+    assert outcome_of(attempt)["warnings"][-1] == told
+    assert of_sweep(attempt.manifest("swept_set"))["warnings"] == told
 
 
 @pytest.mark.parametrize(
