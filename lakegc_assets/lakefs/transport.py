@@ -411,9 +411,9 @@ class _BoundedBody:
         found: object = getattr(self._raw, name)
         return found
 
-    def stream(self, *_: object, **given: object) -> Iterator[bytes]:
+    def stream(self, _: int, *, decode_content: bool) -> Iterator[bytes]:
         size = 0
-        for piece in self._raw.stream(_PIECE, **given):
+        for piece in self._raw.stream(_PIECE, decode_content=decode_content):
             size += len(piece)
             if size > LARGEST_ANSWER:
                 self._raw.close()

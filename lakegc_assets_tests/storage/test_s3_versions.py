@@ -482,7 +482,7 @@ def test_who_may_not_remove_versions_is_told_what_it_takes(
     answers = [listing(gone("ns/a")), Answer(body=denied), listing(gone("ns/a"))]
     ((outcome, detail),) = undelete("a", answers=answers)
     assert outcome == "failed"
-    assert "s3:DeleteObjectVersion" in detail
+    assert "s3:DeleteObjectVersion, and where MFA delete is on the root user" in detail
 
 
 def test_far_keys_are_not_reached_through_all_that_lies_between(

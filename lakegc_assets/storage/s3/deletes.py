@@ -49,7 +49,10 @@ _FEW: Final = 16
 #: Characters that some servers cannot list.
 _CONTROL: Final = re.compile(r"[\x00-\x1f]")
 _UNKNOWN_CALL: Final = frozenset({"NotImplemented", "501"})
-_ADVICE: Final = "it takes s3:ListBucketVersions and s3:DeleteObjectVersion"
+_ADVICE: Final = (
+    "it takes s3:ListBucketVersions and s3:DeleteObjectVersion, and where MFA delete is on the "
+    "root user with its device"
+)
 
 
 @dataclass(frozen=True)
