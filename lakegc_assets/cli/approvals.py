@@ -21,12 +21,18 @@ from lakegc_assets.wording import counted
     type=click.FloatRange(0, 1),
     help="Approve that a larger share of the listing goes, for this mark only.",
 )
+@click.option(
+    "--withdraw",
+    is_flag=True,
+    help="Take its approvals back. A sweep that runs must be ended first.",
+)
 @set_option
 def approve(
     repository: str,
     run_id: str,
     by: str | None,
     max_candidate_share: float | None,
+    withdraw: bool,
     others: tuple[str, ...],
 ) -> None:
     """Let a mark of REPOSITORY be swept; its checks run again.
@@ -44,7 +50,12 @@ def approve(
     asked: dict[str, Any] = {"by": person(by)}
     if max_candidate_share is not None:
         asked["max_candidate_share"] = max_candidate_share
+    if withdraw:
+        asked = {"by": person(by), "withdraw": True}
     run_job("gc_approve", repository, run_id, settings_of(others), {"approve": asked})
+    if withdraw:
+        click.echo(f"mark {run_id} of {repository} is not approved any more")
+        return
     attempt = Site.defined().attempt(repository, run_id)
     found = approval_of(attempt, utc_now())
     if found is None:

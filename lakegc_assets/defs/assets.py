@@ -1,6 +1,8 @@
 """The assets in the order of the graph, each with its contract in the docstring."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 from typing import Final
 
@@ -38,7 +40,7 @@ from lakegc_assets.defs.names import (
     tag_value,
 )
 from lakegc_assets.defs.stages import stage
-from lakegc_assets.errors import LakegcError
+from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.estate.tables import marks_over_time
 from lakegc_assets.forecast.forecast import forecast
 from lakegc_assets.lakefs.client import utc_now
@@ -246,9 +248,22 @@ def swept_set(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
             context.instance.add_run_tags(context.run.run_id, {WAITS_TAG: tag_value(waits)})
             return
         else:
-            manifest = sweep(approved(ctx), recorded_try)
+            manifest = sweep(approved(ctx), partial(_recorded_try, execution, ctx))
     shown = {"swept": when(manifest), **of_sweep(manifest), **links(ctx.lakefs, ctx.repository)}
     yield materialization(ctx.root, manifest, shown)
+
+
+@contextmanager
+def _recorded_try(execution: Execution, given: RunContext, ctx: RunContext) -> Iterator[None]:
+    """As ``recorded_try``, of what holds the lease: an approval may have been withdrawn till then.
+
+    ``given`` is the run without what was approved. Raises RefusedError: it was.
+    """
+    waits, share = _waits(execution, given), approved(given).settings.max_candidate_share
+    if waits is not None or share < ctx.settings.max_candidate_share:
+        raise RefusedError(waits or "the approval of a larger share was withdrawn")
+    with recorded_try(ctx):
+        yield
 
 
 def _waits(execution: Execution, ctx: RunContext) -> str | None:

@@ -8,6 +8,7 @@ begin, and nothing about what it may delete: the sweep evaluates every check aga
 from __future__ import annotations
 
 import dataclasses
+import json
 import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,14 +29,18 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier
 from lakegc_assets.run.json_record import JsonRecord, Moment
 from lakegc_assets.storage.probes import probe_recovery
+from lakegc_assets.storage.removal import remove_objects
 from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.storage.values import Recovery
+from lakegc_assets.sweep.lease import leased
 from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.ledger import ASSET
 from lakegc_assets.wording import counted
 
 #: Where approvals are, below the attempt.
 FOLDER: Final = "approvals/"
+#: Where those are that were withdrawn.
+_WITHDRAWN: Final = "withdrawn/"
 #: How marks are swept that nobody asked for.
 MODES: Final = ("never", "approved", "auto")
 #: What must be there to bring objects back.
@@ -127,6 +132,31 @@ def approve(ctx: RunContext, by: str, lifetime: timedelta) -> tuple[Approval, Ma
     )
     attempt.store().create(f"{FOLDER}{approval.id}.json", approval.to_bytes())
     return approval, published
+
+
+def withdraw(ctx: RunContext, by: str) -> None:
+    """Take back every approval of a mark, under the lease: no sweep of it runs meanwhile.
+
+    A sweep that was to begin looks for its approval once more when it has the lease.
+
+    Raises:
+        RefusedError: the mark is unknown, was swept, or was not approved; or somebody else holds
+            the lease, a sweep say, which must be ended first.
+        StorageError: an approval could not be removed, and holds.
+    """
+    ctx = ctx.connect()
+    with leased(ctx, ctx.connections.store(), doing="withdrawal of an approval", run=ctx.run):
+        store = ctx.root.attempt(ctx.repository, ctx.run).store()
+        swept = recorded_sweep(ctx)
+        keys = [info.key for info in store.infos_to_the_end(FOLDER)]
+        if swept is not None or not keys:
+            why = "is not approved" if swept is None else f"was {when(swept)}"
+            raise RefusedError(f"mark {ctx.run!r} of {ctx.repository!r} {why}")
+        for key in keys:
+            record = {"by": by, "at": ctx.clocks.now().isoformat()}
+            record["approval"] = store.get(key).decode(errors="replace")
+            store.put(f"{_WITHDRAWN}{key.removeprefix(FOLDER)}", json.dumps(record).encode())
+        remove_objects(store, keys)
 
 
 def approval_of(attempt: AttemptArtifacts, now: datetime) -> Approval | None:

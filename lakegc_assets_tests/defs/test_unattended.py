@@ -31,6 +31,8 @@ from lakegc_assets.defs.prune import DagsterRecords
 from lakegc_assets.defs.staleness import staleness_sensor
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.client import utc_now
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.sweep.approval import approved, withdraw
 from lakegc_assets_tests.cli.calling import lakegc
 from lakegc_assets_tests.defs import running
 from lakegc_assets_tests.defs.daemon import Daemon
@@ -465,3 +467,44 @@ def test_what_is_typed_for_a_backfill_is_not_forgotten(
             return
         with pytest.raises(RefusedError, match="typed for this backfill does not reach its runs"):
             require_own_config(instance, run)
+
+
+def test_an_approval_that_is_withdrawn_while_its_sweep_begins_deletes_nothing(
+    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.tell("withdrawn")
+    run(daemon, "gc", "withdrawn", dagster__backfill="abcdefgh")
+    approving = ("approve", "withdrawn", "--run", _RUN, "--by", "Ada")
+    assert lakegc(*approving).exit_code == 0
+    left = ["once"]
+
+    def late(ctx: RunContext) -> RunContext:
+        found = approved(ctx)
+        if left:
+            withdraw(ctx, left.pop())
+        return found
+
+    monkeypatch.setattr("lakegc_assets.defs.assets.approved", late)
+    result = running.run(
+        daemon.definitions,
+        "gc_sweep",
+        daemon.instance,
+        add_partition(daemon.instance, "withdrawn", _RUN),
+        raises=False,
+        tags={"dagster/sensor_name": "gc_approvals"},
+    )
+    (failure,) = result.filter_events(lambda event: event.is_step_failure)
+    data = failure.step_failure_data.user_failure_data
+    assert data is not None
+    assert f"mark {_RUN} of withdrawn waits for approval" in str(data.description)
+    assert unharmed(site, "withdrawn")
+    # A larger share that was approved counts no more either, whoever asks for the sweep.
+    assert lakegc(*approving, "--max-candidate-share", "0.9").exit_code == 0
+    left.append("again")
+    by_hand = lakegc("sweep", "withdrawn", "--run", _RUN)
+    assert "the approval of a larger share was withdrawn" in by_hand.output
+    assert lakegc(*approving).exit_code == 0
+    taken = lakegc(*approving, "--withdraw")
+    assert f"mark {_RUN} of withdrawn is not approved any more" in taken.stdout
+    run(daemon, "gc_sweep", "withdrawn", dagster__sensor_name="gc_approvals")
+    assert unharmed(site, "withdrawn")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from lakegc_assets.mark.report import report
 from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.local import LocalStore
-from lakegc_assets.storage.values import Recovery
+from lakegc_assets.storage.values import DeleteOutcome, Recovery
 from lakegc_assets.sweep.approval import (
     Limits,
     approval_of,
@@ -26,8 +27,11 @@ from lakegc_assets.sweep.approval import (
     recorded_sweep,
     waits_for,
     when,
+    withdraw,
 )
+from lakegc_assets.sweep.lease import leased
 from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.kills import Killed, let_the_killed_be_gone
 from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake, mark
 from lakegc_assets_tests.sessions import Session
 
@@ -86,6 +90,47 @@ def test_it_ends(lake: SmallLake, spark: Session) -> None:
     waits = waits_for(later(ctx, _WEEK + timedelta(minutes=1)), "approved", _NO_LIMITS)
     assert waits is not None
     assert waits.startswith(f"mark {RUN} of {REPOSITORY} waits for approval: ")
+
+
+def test_it_is_withdrawn_and_stays_recorded(
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx = lake.context(spark)
+    attempt = lake.root.attempt(REPOSITORY, RUN)
+    with pytest.raises(RefusedError, match="is not approved"):
+        withdraw(ctx, "Bob")
+    for name in ("Ada", "Eve"):
+        given, _ = approve(ctx, name, _WEEK)
+    # A sweep holds it.
+    with leased(ctx.connect(), lake.store), pytest.raises(RefusedError):
+        withdraw(ctx, "Bob")
+    assert approval_of(attempt, ctx.clocks.now()) == given
+    delete_many = LocalStore.delete_many
+
+    def killed(store: LocalStore, keys: Iterable[str], **asked: Any) -> Sequence[DeleteOutcome]:
+        if store.url == attempt.store().url:
+            raise Killed
+        return delete_many(store, keys, **asked)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "delete_many", killed)
+        with pytest.raises(Killed):
+            withdraw(ctx, "Bob")
+    assert approval_of(attempt, ctx.clocks.now()) == given
+    let_the_killed_be_gone(monkeypatch)
+    withdraw(ctx, "Bob")
+    assert waits_for(ctx, "approved", _NO_LIMITS) is not None
+    records = [
+        json.loads(one.read_text()) for one in (attempt_folder(lake) / "withdrawn").iterdir()
+    ]
+    assert {record["by"] for record in records} == {"Bob"}
+    assert {json.loads(record["approval"])["by"] for record in records} == {"Ada", "Eve"}
+    # One that is given afterwards holds.
+    given, _ = approve(ctx, "Ada", _WEEK)
+    assert approval_of(attempt, ctx.clocks.now()) == given
+    sweep(ctx)
+    with pytest.raises(RefusedError, match="was swept on"):
+        withdraw(ctx, "Bob")
 
 
 def test_it_is_about_exactly_this_mark(lake: SmallLake, spark: Session) -> None:
