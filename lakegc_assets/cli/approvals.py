@@ -24,7 +24,7 @@ from lakegc_assets.wording import counted
 @click.option(
     "--withdraw",
     is_flag=True,
-    help="Take its approvals back. A sweep that runs must be ended first.",
+    help="Take its approvals back instead. A sweep that runs must be ended first.",
 )
 @set_option
 def approve(
@@ -41,21 +41,24 @@ def approve(
     (a week, where that says nothing else). Where the sensor gc_approvals is on, the
     sweep follows by itself.
     """
-    from lakegc_assets.cli.jobs import run_job
-    from lakegc_assets.cli.site import Site
+    from lakegc_assets.cli.jobs import checked, run_job
+    from lakegc_assets.cli.site import Site, run_context
     from lakegc_assets.estate.run_state import sweep_command
     from lakegc_assets.lakefs.client import utc_now
     from lakegc_assets.sweep.approval import approval_of
+    from lakegc_assets.sweep.approval import withdraw as withdraw_approvals
 
+    if withdraw:
+        if max_candidate_share is not None:
+            raise click.UsageError("--withdraw takes back every approval, whatever its share")
+        ctx = run_context(repository, run_id, checked(settings_of(others)))
+        withdraw_approvals(ctx, person(by))
+        click.echo(f"mark {run_id} of {repository} is not approved any more")
+        return
     asked: dict[str, Any] = {"by": person(by)}
     if max_candidate_share is not None:
         asked["max_candidate_share"] = max_candidate_share
-    if withdraw:
-        asked = {"by": person(by), "withdraw": True}
     run_job("gc_approve", repository, run_id, settings_of(others), {"approve": asked})
-    if withdraw:
-        click.echo(f"mark {run_id} of {repository} is not approved any more")
-        return
     attempt = Site.defined().attempt(repository, run_id)
     found = approval_of(attempt, utc_now())
     if found is None:

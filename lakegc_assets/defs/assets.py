@@ -255,13 +255,15 @@ def swept_set(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
 
 @contextmanager
 def _recorded_try(execution: Execution, given: RunContext, ctx: RunContext) -> Iterator[None]:
-    """As ``recorded_try``, of what holds the lease: an approval may have been withdrawn till then.
+    """As ``recorded_try``, under the lease: by then an approval may have been withdrawn, or ended.
 
-    ``given`` is the run without what was approved. Raises RefusedError: it was.
+    ``given`` is the run without what was approved. Raises RefusedError: the approval does not hold.
     """
     waits, share = _waits(execution, given), approved(given).settings.max_candidate_share
     if waits is not None or share < ctx.settings.max_candidate_share:
-        raise RefusedError(waits or "the approval of a larger share was withdrawn")
+        raise RefusedError(
+            waits or "the approval of a larger share was withdrawn, or has ended: approve it again"
+        )
     with recorded_try(ctx):
         yield
 

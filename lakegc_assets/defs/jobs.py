@@ -36,7 +36,7 @@ from lakegc_assets.run.artifacts import MARK_ASSETS, AttemptArtifacts
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.approval import approve as approve_mark
-from lakegc_assets.sweep.approval import with_share, withdraw
+from lakegc_assets.sweep.approval import with_share
 from lakegc_assets.sweep.hold import ACCEPTING_JOB
 from lakegc_assets.sweep.hold_report import accepted, hold_lines, known_hold
 
@@ -193,7 +193,6 @@ class Approving(dg.Config):
     max_candidate_share: float | None = Field(
         default=None, ge=0, le=1, description="approve that this share of the listing goes"
     )
-    withdraw: bool = Field(default=False, description="take its approvals back instead")
 
 
 def approving(names: Names) -> dg.JobDefinition:
@@ -225,12 +224,6 @@ def _approve(execution: Execution, asked: Approving) -> Mapping[str, Any]:
     """Approve the mark of this partition, and publish it if only an approval was missing."""
     context, names, share = execution.step, execution.names, asked.max_candidate_share
     report, key = names.key("gc_report"), partition_key(*execution.partition)
-    if asked.withdraw:
-        with execution.run_context() as ctx:
-            by = person(asked.by, context.run.tags, "withdraws")
-            withdraw(ctx, by)
-        context.log.info("%s is not approved any more: %s has withdrawn that", key, by)
-        return {}
     with execution.run_context() as ctx:
         by = person(asked.by, context.run.tags, "approves")
         shared = ctx if share is None else with_share(ctx, share)

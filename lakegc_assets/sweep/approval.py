@@ -29,9 +29,8 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier
 from lakegc_assets.run.json_record import JsonRecord, Moment
 from lakegc_assets.storage.probes import probe_recovery
-from lakegc_assets.storage.removal import remove_objects
 from lakegc_assets.storage.trash import trash_folder
-from lakegc_assets.storage.values import Recovery
+from lakegc_assets.storage.values import Recovery, require_removed
 from lakegc_assets.sweep.lease import leased
 from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.ledger import ASSET
@@ -39,7 +38,7 @@ from lakegc_assets.wording import counted
 
 #: Where approvals are, below the attempt.
 FOLDER: Final = "approvals/"
-#: Where those are that were withdrawn.
+#: Where those that were withdrawn are.
 _WITHDRAWN: Final = "withdrawn/"
 #: How marks are swept that nobody asked for.
 MODES: Final = ("never", "approved", "auto")
@@ -137,12 +136,13 @@ def approve(ctx: RunContext, by: str, lifetime: timedelta) -> tuple[Approval, Ma
 def withdraw(ctx: RunContext, by: str) -> None:
     """Take back every approval of a mark, under the lease: no sweep of it runs meanwhile.
 
-    A sweep that was to begin looks for its approval once more when it has the lease.
+    A sweep that is about to begin looks for its approval once more when it has the lease. What the
+    limits of ``auto`` let be swept, and a sweep that a person asks for, need no approval.
 
     Raises:
         RefusedError: the mark is unknown, was swept, or was not approved; or somebody else holds
             the lease, a sweep say, which must be ended first.
-        StorageError: an approval could not be removed, and holds.
+        StorageError: an approval could not be removed, and may still hold.
     """
     ctx = ctx.connect()
     with leased(ctx, ctx.connections.store(), doing="withdrawal of an approval", run=ctx.run):
@@ -156,7 +156,7 @@ def withdraw(ctx: RunContext, by: str) -> None:
             record = {"by": by, "at": ctx.clocks.now().isoformat()}
             record["approval"] = store.get(key).decode(errors="replace")
             store.put(f"{_WITHDRAWN}{key.removeprefix(FOLDER)}", json.dumps(record).encode())
-        remove_objects(store, keys)
+        require_removed(store.delete_many(keys), store.url, "Withdraw again: it may still hold")
 
 
 def approval_of(attempt: AttemptArtifacts, now: datetime) -> Approval | None:

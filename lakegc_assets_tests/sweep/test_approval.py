@@ -17,6 +17,7 @@ from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
 from lakegc_assets.mark.report import report
 from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import DeleteOutcome, Recovery
 from lakegc_assets.sweep.approval import (
@@ -118,6 +119,16 @@ def test_it_is_withdrawn_and_stays_recorded(
             withdraw(ctx, "Bob")
     assert approval_of(attempt, ctx.clocks.now()) == given
     let_the_killed_be_gone(monkeypatch)
+
+    def unanswered(store: LocalStore, keys: Iterable[str], **asked: Any) -> Sequence[DeleteOutcome]:
+        if store.url == attempt.store().url:
+            return [DeleteOutcome(key, "failed", "NoAnswer", "lost") for key in keys]
+        return delete_many(store, keys, **asked)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "delete_many", unanswered)
+        with pytest.raises(StorageError, match=r"NoAnswer: lost\. Withdraw again: it may"):
+            withdraw(ctx, "Bob")
     withdraw(ctx, "Bob")
     assert waits_for(ctx, "approved", _NO_LIMITS) is not None
     records = [
