@@ -34,7 +34,7 @@ from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, running
-from lakegc_assets_tests.mark.test_incremental_listing import History, candidates, mark
+from lakegc_assets_tests.mark.histories import History, candidates, mark
 from lakegc_assets_tests.sessions import Session
 
 

@@ -6,8 +6,8 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,9 @@ import pytest
 from lakegc_assets.checks.evaluation import evaluate
 from lakegc_assets.embedded.lake.layouts import Layout, set_layout
 from lakegc_assets.graveler.namespace import new_slice_name
-from lakegc_assets.lakefs.errors import LakeFSError
 from lakegc_assets.mark import etags
 from lakegc_assets.mark.explanation import explain_object
 from lakegc_assets.mark.incremental_listing import settled, settled_before, sweeps_since
-from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
@@ -29,9 +27,16 @@ from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, copy_lake, running
+from lakegc_assets_tests.mark.histories import (
+    NO_AGE,
+    candidates,
+    listing,
+    mark,
+    run_stages,
+    tell,
+    why_clean,
+)
 from lakegc_assets_tests.sessions import Session
-
-NO_AGE = {"min_age_hours": 0, "max_candidate_share": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -73,43 +78,15 @@ def marked(made_and_marked: Path, tmp_path: Path) -> Iterator[SmallLake]:
         yield found
 
 
-def mark(lake: SmallLake, spark: Session, run: str, **settings: object) -> RunContext:
-    lake.calendar.days_ago = 0
-    ctx = lake.context(spark, run, **{**NO_AGE, **settings})
-    _run(ctx, STAGES)
-    return ctx
-
-
 def first_mark(lake: SmallLake, spark: Session) -> RunContext:
     """The mark that a lake ``marked`` has."""
     return lake.context(spark, "first", **NO_AGE)
-
-
-def _run(ctx: RunContext, stages: Sequence[Callable[[RunContext], object]]) -> None:
-    for stage in stages:
-        stage(ctx)
-
-
-def listing(ctx: RunContext) -> Manifest:
-    return ctx.root.attempt(REPOSITORY, ctx.run).manifest("store_listing")
-
-
-def candidates(ctx: RunContext) -> set[str]:
-    found = ctx.root.attempt(REPOSITORY, ctx.run).read("deletion_candidates")
-    return set(found["address"].to_pylist())
 
 
 def listed(ctx: RunContext) -> tuple[int, int]:
     """Objects and bytes that a mark says it has listed."""
     facts = ctx.root.attempt(REPOSITORY, ctx.run).manifest("deletion_candidates").facts
     return facts["listed"], facts["listed_bytes"]
-
-
-def why_clean(ctx: RunContext) -> str:
-    facts = listing(ctx).facts
-    assert (facts["mode"], facts["carried"]) == ("clean", 0)
-    assert facts["clean_run"] == ctx.run
-    return str(facts["because"])
 
 
 # What is carried
@@ -405,7 +382,7 @@ def mark_ahead(lake: SmallLake, spark: Session, run: str, days: float) -> RunCon
         patch.setattr(
             LocalStore, "server_time", lambda store: server_time(store) + timedelta(days=days)
         )
-        _run(ctx, STAGES)
+        run_stages(ctx, STAGES)
     return ctx
 
 
@@ -450,112 +427,6 @@ def test_a_store_that_was_restored_is_listed_again(marked: SmallLake, spark: Ses
 
 
 # Histories
-
-
-@dataclass
-class History:
-    """Whatever happens to a repository, and two collectors of it that know nothing of each other.
-
-    One makes clean runs only, and deletes nothing. The other makes optimized ones, and sweeps.
-    """
-
-    lake: SmallLake
-    spark: Session
-    chance: random.Random
-    branches: list[str] = field(default_factory=lambda: ["main"])
-    runs: int = 0
-    optimized: int = 0
-
-    def branch(self) -> str:
-        return self.chance.choice(self.branches)
-
-    def path(self) -> str:
-        return f"p/{self.chance.randrange(12)}"
-
-    def pass_time(self) -> None:
-        """Half a day: longer than lakeFS writes to a slice, since marks are made at day 0."""
-        if self.lake.calendar.days_ago:
-            self.lake.calendar.days_ago -= 0.5
-
-    def step(self) -> None:
-        self.pass_time()
-        kinds = [self.upload] * 6 + [self.remove] * 2 + [self.commit] * 3
-        kinds += [self.make, self.drop, self.merge, self.reset, self.change_rules]
-        try:
-            self.chance.choice(kinds)()
-        except LakeFSError:
-            # A merge may conflict, and an object may not be there.
-            return
-
-    def upload(self) -> None:
-        self.lake.upload(self.branch(), self.path(), f"content {self.chance.random()}")
-
-    def remove(self) -> None:
-        self.lake.client.delete_object(REPOSITORY, self.branch(), self.path())
-
-    def commit(self) -> None:
-        self.lake.commit(self.branch())
-
-    def make(self) -> None:
-        name = f"b{self.chance.randrange(10_000)}"
-        self.lake.client.create_branch(REPOSITORY, name, self.branch())
-        self.branches.append(name)
-
-    def drop(self) -> None:
-        name = self.branch()
-        if name != "main":
-            self.branches.remove(name)
-            self.lake.client.delete_branch(REPOSITORY, name)
-
-    def merge(self) -> None:
-        self.lake.client.merge(REPOSITORY, self.branch(), "main")
-
-    def reset(self) -> None:
-        self.lake.client.reset_branch(REPOSITORY, self.branch())
-
-    def change_rules(self) -> None:
-        if self.chance.random() < 0.3:
-            self.lake.rules(self.chance.choice([5, 20, 40]), main=self.chance.choice([3, 30]))
-
-    def collect(self) -> None:
-        day, self.lake.calendar.days_ago = self.lake.calendar.days_ago, 0
-        self._collect()
-        self.lake.calendar.days_ago = day
-
-    def _collect(self) -> None:
-        self.runs += 1
-        clean = self.lake.context(self.spark, f"clean-{self.runs}", **NO_AGE, clean=True)
-        clean = replace(clean, root=ArtifactRoot(f"{self.lake.folder}/clean", clean.root.stores))
-        _run(clean, STAGES[:5])
-        ctx = self.lake.context(self.spark, f"run-{self.runs}", **NO_AGE)
-        if self.chance.random() < 0.15:
-            _run(replace(ctx, run=f"killed-{self.runs}"), STAGES[: self.chance.randrange(1, 5)])
-        _run(ctx, STAGES)
-        self.optimized += listing(ctx).facts["mode"] == "optimized"
-        assert candidates(ctx) == candidates(clean)
-        if self.chance.random() < 0.6:
-            sweep(ctx)
-            assert not self.lake.keys() & candidates(ctx)
-
-
-def tell(
-    folder: Path,
-    spark: Session,
-    seed: int,
-    layout: Layout = Layout.SLICES,
-    *,
-    collections: int = 5,
-) -> History:
-    with running(folder, slice_max_objects=4, layout=layout) as lake:
-        lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
-        lake.rules(20, main=10)
-        lake.calendar.days_ago = 90
-        history = History(lake, spark, random.Random(seed))
-        for _ in range(collections):
-            for _ in range(history.chance.randrange(5, 25)):
-                history.step()
-            history.collect()
-        return history
 
 
 def test_optimized_runs_collect_what_clean_ones_would(tmp_path: Path, spark: Session) -> None:

@@ -31,7 +31,7 @@ from lakegc_assets_tests.frames import Frames, same
 from lakegc_assets_tests.inventories import Rows, S3Reports, listed, s3_row
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, Marked, SmallLake, copy_of, running
 from lakegc_assets_tests.mark import twins
-from lakegc_assets_tests.mark.test_incremental_listing import candidates, listing, why_clean
+from lakegc_assets_tests.mark.histories import candidates, listing, why_clean
 from lakegc_assets_tests.mark.test_relations import LIVE, NOW, STORE
 from lakegc_assets_tests.mark.test_report import told
 from lakegc_assets_tests.sessions import Session

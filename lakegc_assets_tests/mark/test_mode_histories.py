@@ -16,7 +16,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import MODES, Mode
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, running
-from lakegc_assets_tests.mark.test_incremental_listing import History, candidates, listing
+from lakegc_assets_tests.mark.histories import History, candidates, listing
 from lakegc_assets_tests.mark.test_modes import mark
 from lakegc_assets_tests.sessions import Session
 

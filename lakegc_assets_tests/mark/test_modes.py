@@ -40,7 +40,7 @@ from lakegc_assets_tests.lake import (
     running,
 )
 from lakegc_assets_tests.mark import foreign
-from lakegc_assets_tests.mark.test_incremental_listing import candidates, listing
+from lakegc_assets_tests.mark.histories import candidates, listing
 from lakegc_assets_tests.mark.test_publication import PLACES, lines_of, written
 from lakegc_assets_tests.mark.test_report import told
 from lakegc_assets_tests.sessions import Session

@@ -15,7 +15,7 @@ from lakegc_assets.mark.metaranges import may_hold
 from lakegc_assets.retention.retain import Retain
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, candidates
-from lakegc_assets_tests.mark.test_incremental_listing import mark as mark_under
+from lakegc_assets_tests.mark.histories import mark as mark_under
 from lakegc_assets_tests.recovery.prunes import needed
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.others import OTHER, commit, make_other, name_it

@@ -15,7 +15,7 @@ from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, mark, running
-from lakegc_assets_tests.mark.test_incremental_listing import NO_AGE, History, candidates, listing
+from lakegc_assets_tests.mark.histories import NO_AGE, History, candidates, listing
 from lakegc_assets_tests.sessions import Session
 
 #: Seeds of two histories in which all of it happens.
