@@ -215,7 +215,8 @@ def _sweeps_since(runs: Sequence[Earlier], clean_at: datetime) -> list[tuple[Ear
     def swept_since(one: Earlier) -> list[tuple[Earlier, int]]:
         swept = one.attempt.recorded_if_finished("swept_set")
         if swept is None:
-            if one.manifest.start >= clean_at and one.attempt.files("swept_set"):
+            written = one.attempt.store().infos("swept_set/")
+            if any(max(one.manifest.start, file.last_modified) >= clean_at for file in written):
                 raise _CleanRunError(f"the sweep of {one.attempt.run!r} did not finish")
             return []
         # The mark may be older than the clean run: what counts is when it was swept.

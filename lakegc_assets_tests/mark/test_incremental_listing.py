@@ -363,6 +363,20 @@ def test_a_sweep_that_did_not_finish_leads_to_a_clean_run(
     assert why_clean(second) == "the sweep of the last run, 'first', did not finish"
 
 
+def test_a_sweep_that_ends_early_behind_a_later_clean_run_leads_to_another(
+    marked: SmallLake, spark: Session
+) -> None:
+    """What it deletes is in the listing of that run still, whenever its own mark was made."""
+    first = first_mark(marked, spark)
+    mark(marked, spark, "second", clean=True)
+    sweep(first)
+    Path(first.root.attempt(REPOSITORY, "first").url, "swept_set/manifest.json").unlink()
+    third = mark(marked, spark, "third")
+    assert why_clean(third) == "the sweep of 'first' did not finish"
+    # It is over by now.
+    assert listing(mark(marked, spark, "fourth")).facts["clean_run"] == "third"
+
+
 @dataclass(frozen=True)
 class Ahead(Clocks):
     """All clocks, some days ahead."""
