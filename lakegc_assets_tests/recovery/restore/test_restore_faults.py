@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from lakegc_assets.errors import IntegrityError
+from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.recovery import portions, undeletion
 from lakegc_assets.recovery.restore import restored_set as restoring
 from lakegc_assets.recovery.restore import task
 from lakegc_assets.recovery.restore.dry_run import plan
 from lakegc_assets.recovery.restore.restored_set import restore
-from lakegc_assets.recovery.restore.selection import deleted_versions
+from lakegc_assets.recovery.restore.selection import Choice, deleted_versions
 from lakegc_assets.recovery.restore.task import restore_portion
+from lakegc_assets.recovery.restore_record import record, restores
+from lakegc_assets.recovery.undeletion import RestoreOutcome
 from lakegc_assets.recovery.workspace import Workspace
+from lakegc_assets.run.pins import read_pins
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import AccessDeniedError, StorageError
+from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
 from lakegc_assets_tests.recovery.conftest import Place
 from lakegc_assets_tests.recovery.restore.swept import (
@@ -231,3 +236,65 @@ def test_what_something_deleted_between_two_tries_is_brought_back_again(
     found = outcomes(place.context(), manifest)
     assert found[lost] == found[deleted] == ("restored", "backup")
     assert {outcome for outcome, _ in found.values()} == {"restored", "already_there"}
+
+
+def _lose_one(place: Place, marked: Marked) -> None:
+    """Leave a swept lake of which one object cannot come back."""
+    backed_up(place, marked)
+    (place.lake.folder.parent / "backups" / REPOSITORY / RUN / min(marked.candidates)).unlink()
+
+
+def test_a_restore_whose_lease_is_taken_over_brings_no_other_batch_back(
+    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backed_up(place, marked)
+    store, copied = place.lake.store, list[str]()
+
+    def take_over(source: Any, key: str, *more: Any, **asked: Any) -> Any:
+        copied.append(key)
+        store.put(LEASE, replace(read_lease(store), token="another's").to_bytes())
+        return copy_object(source, key, *more, **asked)
+
+    monkeypatch.setattr(undeletion, "copy_object", take_over)
+    monkeypatch.setattr(task, "BATCH_BYTES", 1)
+    monkeypatch.setattr(restoring, "_THREADS", 1)
+    with pytest.raises(RefusedError, match=r"was lost: .* What was restored is recorded and"):
+        restore(place.context(), ALL)
+    assert len(copied) == 1
+    assert place.lake.keys() == {*marked.live, *copied}
+
+
+def test_what_is_too_much_for_one_pin_is_pinned_by_several(
+    swept: Swept, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, _ = swept
+    monkeypatch.setattr(restoring, "OBJECTS_PER_PIN", 4)
+    restore(place.context(), ALL)
+    pinned = [one for _, some in read_pins(place.lake.store) for one in some.to_pylist()]
+    assert sorted(pinned) == sorted(marked.candidates)
+
+
+def test_without_pins_each_try_is_a_restore_of_its_own(place: Place, marked: Marked) -> None:
+    """By its time alone the next mark learns that something is back since the store was listed."""
+    _lose_one(place, marked)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="1 object could not be restored"):
+            restore(place.context(pin_days=0), ALL)
+    assert len(restores(place.lake.root.attempt(REPOSITORY, RUN))) == 2
+
+
+def test_a_record_of_what_nobody_asked_for_stands_for_nothing_that_was(
+    place: Place, marked: Marked
+) -> None:
+    _lose_one(place, marked)
+    with pytest.raises(StorageError, match="1 object could not be restored"):
+        restore(place.context(), ALL)
+    attempt = place.lake.root.attempt(REPOSITORY, RUN)
+    (restore_id,) = restores(attempt)
+    other = RestoreOutcome(min(marked.live), "restored", "backup")
+    record(attempt.store(), f"restored_set/{restore_id}/ledger/", "other", [1], [other])
+    with pytest.raises(IntegrityError, match="has 1 object that nobody has asked for"):
+        restore(place.context(), ALL)
+    # As it says, another request begins anew.
+    manifest = restore(place.context(), Choice(addresses=(max(marked.candidates),)))
+    assert manifest.asset != f"restored_set/{restore_id}"
