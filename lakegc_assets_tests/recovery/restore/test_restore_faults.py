@@ -257,7 +257,6 @@ def test_a_restore_whose_lease_is_taken_over_brings_no_other_batch_back(
 
     monkeypatch.setattr(undeletion, "copy_object", take_over)
     monkeypatch.setattr(task, "BATCH_BYTES", 1)
-    monkeypatch.setattr(restoring, "_THREADS", 1)
     with pytest.raises(RefusedError, match=r"was lost: .* What was restored is recorded and"):
         restore(place.context(), ALL)
     assert len(copied) == 1
