@@ -88,7 +88,7 @@ def test_nothing_is_deleted_without_the_backup_of_this_very_mark(
 def test_what_the_backup_lacks_is_spared_and_what_it_lost_too(
     anywhere: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failed, changed, gone, lost, other, *_ = sorted(marked.candidates)
+    failed, changed, gone, lost, other, swapped, *_ = sorted(marked.candidates)
 
     def cut(key: str) -> None:
         if key == failed:
@@ -104,6 +104,7 @@ def test_what_the_backup_lacks_is_spared_and_what_it_lost_too(
     missing.with_suffix(".away").rename(missing)
     anywhere.store.delete_many([lost])
     anywhere.store.put(other, anywhere.store.get(other) + b"?")
+    anywhere.store.put(swapped, anywhere.store.get(swapped)[::-1])
     sweep(anywhere.context())
     why = {
         failed: "not in the backup: failed Storage",
@@ -111,6 +112,7 @@ def test_what_the_backup_lacks_is_spared_and_what_it_lost_too(
         gone: "not in the backup: missing",
         lost: "not in the backup: the copy is gone or another",
         other: "not in the backup: the copy is gone or another",
+        swapped: "not in the backup: the copy is gone or another",
     }
     check_swept(anywhere.lake, marked, why)
 

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery import backup_creation, backup_pruning
 from lakegc_assets.recovery.backup_creation import Summary, make_backup, summarized
-from lakegc_assets.recovery.backups import MANIFEST, PRUNING, all_backups
+from lakegc_assets.recovery.backups import BEGIN, MANIFEST, PRUNING, all_backups
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.context import RunContext
@@ -235,6 +236,11 @@ def test_what_was_removed_while_it_was_made_is_no_backup(
         patch.setattr(backup_creation, "summarized", pruned)
         with pytest.raises(RefusedError, match="was removed while it was made: let"):
             make_backup(place.context())
+    (found,) = all_backups(place.root.stores, place.url)
+    assert found.state == "being removed"
+    # Nor is it the end of another one of the same mark, which was begun meanwhile.
+    later = replace(found.record, begun=found.record.begun + timedelta(seconds=1), finished=None)
+    place.store.put(BEGIN, later.to_bytes())
     (found,) = all_backups(place.root.stores, place.url)
     assert found.state == "being removed"
     with pytest.raises(RefusedError, match="holds no finished backup"):

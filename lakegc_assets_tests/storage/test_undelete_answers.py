@@ -107,7 +107,8 @@ def test_versions_go_on_over_pages(azure_undelete: Undelete, script: Script) -> 
 
 def test_what_soft_delete_keeps_is_undeleted(azure_undelete: Undelete, script: Script) -> None:
     """Snapshots of it, as an overwrite leaves them, are not the blob."""
-    listing = page(kept(snapshot=True, deleted=True, etag="0x1"), kept(deleted=True))
+    snapshot = kept(snapshot=True, deleted=True, etag="0x1")
+    listing = page(snapshot, kept(deleted=True), snapshot)
     assert azure_undelete(listing, Answer())[0] == "restored"
     assert script.requests[1] == "PUT /acc/box/ns/a?comp=undelete"
 
@@ -146,6 +147,7 @@ def test_a_path_that_is_there_is_not_undeleted(azure_undelete: Undelete, script:
         (page(kept(version=OLD, deleted=True)), "not_kept", "keeps nothing"),
         (page(kept(version=OLD), kept(version=NEW, etag="0x1")), "not_kept", "the etag 0x1"),
         (page(kept(deleted=True, etag="0x1")), "not_kept", "0x8D were expected"),
+        (page(kept(version=NEW).replace(">7<", ">8<")), "not_kept", "has 8 bytes"),
         (Answer(body="<EnumerationResults/>"), "failed", "it is not a listing"),
         (azure_answers.refusal(403, "AuthorizationFailure"), "failed", "AuthorizationFailure"),
     ],
