@@ -81,6 +81,7 @@ def test_a_conditional_put_is_repeated_only_if_it_was_refused(
     script.answers = [refusal(500, "InternalError"), Answer(201)]
     with pytest.raises(StoreUnavailableError, match="not known whether"):
         store.put_if_match("k", b"x", "0x1")
+    assert script.headers[-1]["if-match"] == '"0x1"'
     for status, code in (
         (412, "ConditionNotMet"),
         (409, "BlobAlreadyExists"),

@@ -219,6 +219,8 @@ def test_what_no_store_says_is_no_answer(gcs: Callable[..., ObjectStore]) -> Non
         assert {o.error_code for o in portal.delete_many(keys)} == {"NoAnswer"}
     with pytest.raises(StorageError, match="names 'ns/other'"):
         gcs(Answer(body=json.dumps(item("ns/other")))).put_if_absent("k", b"")
+    with pytest.raises(StorageError, match="has no generation"):
+        portal.get("k")
     changed = batch((0, 412, "conditionNotMet"), (1, 204, ""))
     for odd in (Answer(body="{}"), Answer(body=json.dumps(item("ns/other", 9)))):
         outcomes = gcs(changed, odd).delete_many("ab", {"a": "7", "b": "7"})
