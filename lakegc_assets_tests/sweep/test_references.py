@@ -195,6 +195,9 @@ def test_an_address_that_nobody_can_place_spares_what_ends_like_it(
     assert kept not in candidates(mark(lake, spark))
     lake.client.reset_branch(OTHER, "main")
     assert kept in candidates(mark(lake, spark, "later"))
+    name_it(lake, f"local://{REPOSITORY}/a/../{kept}", "up")
+    commit(lake)
+    assert kept not in candidates(mark(lake, spark, "committed"))
 
 
 # What a sweep spares
