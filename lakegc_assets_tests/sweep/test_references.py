@@ -101,7 +101,9 @@ def test_what_only_an_expired_commit_of_another_repository_names_does_not_count(
     make_other(lake)
     lake.client.set_gc_rules(OTHER, 20, {})
     expired, tagged, active = sorted(marked.candidates)[:3]
-    for days, address in ((100, expired), (90, tagged), (10, active)):
+    # The parent of the first active commit is active, too.
+    between = (80, "local://elsewhere/x")
+    for days, address in ((100, expired), (90, tagged), between, (10, active)):
         lake.calendar.days_ago = days
         name_it(lake, address)
         made = commit(lake)
@@ -118,18 +120,19 @@ def test_what_another_repository_retains_by_rules_of_its_own_counts(
     """Its latest mark says which: this repository's settings know nothing of them."""
     make_other(lake)
     lake.client.set_gc_rules(OTHER, 20, {})
-    replaced, retained = sorted(marked.candidates)[:2]
+    replaced, retained, by_path = sorted(marked.candidates)[:3]
     for days, address in ((100, replaced), (90, retained), (80, "local://elsewhere/x")):
         lake.calendar.days_ago = days
         name_it(lake, address)
+        name_it(lake, by_path if address == replaced else address, "held/y")
         commit(lake)
     lake.calendar.days_ago = 0
     assert candidates(mark(lake, spark)) == marked.candidates
-    retain = {"branches": {"main": {"last_commits": 2}}}
+    retain = {"branches": {"main": {"last_commits": 2}}, "paths": {"held/**": 95}}
     ctx = replace(lake.context(spark, "of-other", retain=retain), repository=OTHER)
     for stage in STAGES[:3]:
         stage(ctx)
-    assert candidates(mark(lake, spark, "later")) == marked.candidates - {retained}
+    assert candidates(mark(lake, spark, "later")) == marked.candidates - {retained, by_path}
 
 
 def test_what_an_import_names_counts_before_it_is_committed(
