@@ -195,8 +195,9 @@ def test_what_was_passed_over_and_is_whole_again_counts(
     assert candidates(mark(lake, spark, "later")) == marked.candidates - {held}
 
 
+@pytest.mark.parametrize("cut", [{2}, {2, 3}], ids=["once", "twice"])
 def test_a_range_of_another_repository_of_which_an_answer_was_cut_is_not_passed_over(
-    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch, cut: set[int]
 ) -> None:
     """No metarange names it, and it alone names the object."""
     make_other(lake)
@@ -209,15 +210,15 @@ def test_a_range_of_another_repository_of_which_an_answer_was_cut_is_not_passed_
     forget_caches(lake)
     get, asked = LocalStore.get, list[str]()
 
-    def get_cut_once(store: LocalStore, key: str) -> bytes:
+    def get_cut(store: LocalStore, key: str) -> bytes:
         whole = get(store, key)
         if key.endswith(info.id):
             asked.append(key)
             # The first answer only tells that it is a range.
-            return whole[: len(whole) // 2] if len(asked) == 2 else whole
+            return whole[: len(whole) // 2] if len(asked) in cut else whole
         return whole
 
-    monkeypatch.setattr(LocalStore, "get", get_cut_once)
+    monkeypatch.setattr(LocalStore, "get", get_cut)
     with pytest.raises(UnreadableRepositoryError, match=f"{info.id} was not read in full"):
         mark(lake, spark)
     assert candidates(mark(lake, spark, "later")) == marked.candidates - {held}
