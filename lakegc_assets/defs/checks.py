@@ -59,7 +59,7 @@ def _checks(
     ]
 
     @dg.multi_asset_check(
-        name=names.of(name), specs=specs, required_resource_keys=names.resources(*RESOURCES)
+        name=names.of(name), specs=specs, required_resource_keys=names.all_of(*RESOURCES)
     )
     def evaluated(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         with printing(names.source):

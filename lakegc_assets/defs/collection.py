@@ -14,11 +14,10 @@ from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.names import MODE_TAG, OWN_REPOSITORY_TAG, PLAIN, Names, partition_key
 from lakegc_assets.defs.policy import NoticeSection, Policies
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.estate.repository_state import is_name
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.artifacts import ArtifactRoot, is_name
 from lakegc_assets.run.command_line import printing
 from lakegc_assets.wording import counted
 
@@ -59,7 +58,7 @@ class Collection:
             on = running or self.policies.running
             return dg.sensor(
                 name=self.names.of(name),
-                required_resource_keys=self.names.resources(*needs),
+                required_resource_keys=self.names.all_of(*needs),
                 minimum_interval_seconds=seconds,
                 default_status=dg.DefaultSensorStatus["RUNNING" if on else "STOPPED"],
                 description=description,

@@ -461,13 +461,9 @@ def _lakefs(section: ServerSection, variable: Callable[[str], str]) -> LakeFSRes
         return variable(name) if name else None
 
     return LakeFSResource(
-        endpoint=section.endpoint,
         access_key_id=secret(section.access_key_id_variable),
         secret_access_key=secret(section.secret_access_key_variable),
-        credentials_file=section.credentials_file,
-        max_attempts=section.max_attempts,
-        connect_timeout_seconds=section.connect_timeout_seconds,
-        read_timeout_seconds=section.read_timeout_seconds,
+        **section.model_dump(include={*LakeFSResource.model_fields}),
     )
 
 
@@ -488,6 +484,8 @@ def _endpoint(section: ServerSection) -> str | None:
 
 
 def _stores(section: StoresSection) -> ObjectStoreResource:
+    shared = section.model_dump(include={*ObjectStoreResource.model_fields})
+    shared["local_root"] = section.local_root or os.environ.get("LAKEGC_LOCAL_ROOT")
     return ObjectStoreResource(
         s3=S3Resource(
             endpoint_url=section.s3_endpoint_url,
@@ -495,9 +493,5 @@ def _stores(section: StoresSection) -> ObjectStoreResource:
             profile_name=section.s3_profile,
         ),
         addressing=section.s3_addressing,
-        gcs_endpoint=section.gcs_endpoint,
-        gcs_credentials_file=section.gcs_credentials_file,
-        local_root=section.local_root or os.environ.get("LAKEGC_LOCAL_ROOT"),
-        connect_timeout_seconds=section.connect_timeout_seconds,
-        read_timeout_seconds=section.read_timeout_seconds,
+        **shared,
     )

@@ -14,8 +14,7 @@ from typing import Any, Final
 import dagster as dg
 
 from lakegc_assets.errors import ConfigurationError, RefusedError
-from lakegc_assets.estate.repository_state import is_name
-from lakegc_assets.run.artifacts import MARK_ASSETS, validate_run_id
+from lakegc_assets.run.artifacts import MARK_ASSETS, is_name, validate_run_id
 from lakegc_assets.run.command_line import Source
 
 #: Dimensions of the partitions, and the tags by which Dagster says them of a run.
@@ -89,13 +88,9 @@ class Names:
         """The selection of assets."""
         return dg.AssetSelection.assets(*map(self.key, assets))
 
-    def all_of(self, plain: Iterable[str]) -> set[str]:
+    def all_of(self, *plain: str) -> set[str]:
         """The names of several, as ``of`` gives them."""
         return {self.of(one) for one in plain}
-
-    def resources(self, *plain: str) -> set[str]:
-        """The keys of resources."""
-        return self.all_of(plain)
 
     def plain_job(self, run: dg.DagsterRun) -> str | None:
         """The plain name of the job of a run; None for a job of somebody else."""

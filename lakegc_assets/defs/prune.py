@@ -265,7 +265,7 @@ def prune_schedule(collection: Collection) -> dg.ScheduleDefinition:
     @dg.schedule(
         name=names.of("gc_prune_schedule"),
         job_name=names.of(JOB),
-        required_resource_keys=names.resources("lakefs"),
+        required_resource_keys=names.all_of("lakefs"),
         cron_schedule="0 12 * * 0",
         execution_timezone=policies.for_all.time_zone,
         default_status=policies.schedule_status,

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Annotated, Any, Final
 
 import dagster as dg
@@ -171,7 +171,7 @@ def remote_assets(
         specs=[one.connected(specs[one.name], names) for one in stages],
         check_specs=[spec for one in checks for spec in one.check_specs],
         can_subset=True,
-        required_resource_keys=names.resources(*_RESOURCES),
+        required_resource_keys=names.all_of(*_RESOURCES),
     )
     def made(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         with shown(), printing(names.source):
@@ -325,7 +325,7 @@ def _require_only_settings(run_config: Mapping[str, Any], names: Names) -> None:
     given = run_config.get("resources", {})
     others = sorted(
         key
-        for key in names.resources("lakefs", "stores", "pyspark")
+        for key in names.all_of("lakefs", "stores", "pyspark")
         if given.get(key, {}).get("config")
     )
     if others:
@@ -337,10 +337,9 @@ def _require_only_settings(run_config: Mapping[str, Any], names: Names) -> None:
 
 def _named(name: str) -> Any:  # noqa: ANN401 - whatever has this name
     """The object that ``package.module:name`` names; a ``ValueError`` where there is none."""
-    module, separator, attribute = name.partition(":")
-    if not separator:
+    if ":" not in name:
         raise ValueError(f"{name!r} names no client: write package.module:name")
     try:
-        return getattr(import_module(module), attribute)
+        return resolve_name(name)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{name!r} cannot be imported: {error}") from error

@@ -83,7 +83,7 @@ def _schedule(collection: Collection, zone: str, crons: Sequence[str]) -> dg.Sch
     @dg.schedule(
         name=name_of(zone, policies, names),
         job_name=names.of("gc"),
-        required_resource_keys=names.resources("lakefs"),
+        required_resource_keys=names.all_of("lakefs"),
         cron_schedule=list(crons),
         execution_timezone=zone,
         default_status=policies.schedule_status,
@@ -271,8 +271,8 @@ def waves_sensor(collection: Collection) -> dg.SensorDefinition:
                 outbox.add(f"{key} {states[key]}", document=made)
                 context.log.error("%s", made["text"])
         states = {key: state for key, state in states.items() if state}
-        failing = failing_sensors(context.instance, location, moment, names.all_of(_SENSORS))
-        others = [tick for tick in ticks if tick.name in names.all_of(_SCHEDULES)]
+        failing = failing_sensors(context.instance, location, moment, names.all_of(*_SENSORS))
+        others = [tick for tick in ticks if tick.name in names.all_of(*_SCHEDULES)]
         now_known = {
             "ticks": states,
             "sensors": add_failing(outbox, failing, known["sensors"], policies.for_all.owners),

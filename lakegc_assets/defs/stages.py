@@ -113,7 +113,7 @@ def step(
         name=names.of(last.name),
         specs=[one.connected(specs[one.name], names) for one in stages],
         can_subset=len(stages) > 1,
-        required_resource_keys=names.resources(*{key for one in stages for key in one.resources}),
+        required_resource_keys=names.all_of(*{key for one in stages for key in one.resources}),
         config_schema=last.config.to_fields_dict() if last.config else None,
     )
     def made(context: dg.AssetExecutionContext) -> Results:
@@ -203,7 +203,7 @@ def one_step_job(
     @dg.op(
         name=names.of(step[0]),
         description=step[1],
-        required_resource_keys=names.resources(*needs),
+        required_resource_keys=names.all_of(*needs),
         config_schema=config_class.to_fields_dict(),
     )
     @printing(names.source)

@@ -139,7 +139,7 @@ def staleness_check(collection: Collection) -> dg.AssetChecksDefinition:
         asset=names.key(REPOSITORIES),
         name=CHECK,
         description=_DESCRIPTION,
-        required_resource_keys=names.resources("lakefs", "stores", "collector"),
+        required_resource_keys=names.all_of("lakefs", "stores", "collector"),
     )
     def marked_in_time(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         resources = collection.of(context)

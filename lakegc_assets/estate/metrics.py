@@ -15,13 +15,12 @@ from lakegc_assets.estate.repository_state import (
     Runs,
     Standing,
     Unread,
-    is_name,
     read_changed_runs,
     standing,
     standing_of,
 )
 from lakegc_assets.estate.run_state import RunManifests, Total
-from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, Manifest
+from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, Manifest, is_name
 from lakegc_assets.sweep.ledger import ASSET as SWEPT
 from lakegc_assets.sweep.totals import DELETED, read_totals
 

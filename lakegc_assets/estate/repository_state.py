@@ -6,7 +6,6 @@ that says so.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -33,7 +32,7 @@ from lakegc_assets.estate.run_state import (
     no_sweep,
     run_state,
 )
-from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest, is_name
 from lakegc_assets.sweep.approval import approval_of, how_to_approve
 from lakegc_assets.sweep.status import Restoring, with_restores
 
@@ -58,8 +57,6 @@ STATES: Final = (
 )
 #: States in which somebody has to do something.
 PERSON: Final = STATES[:5]
-#: Looser than lakeFS, but nothing that Dagster would drop or that would leave the artifact root.
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _REPOSITORIES: Final = 4
 _NOTHING: Final = Total(0, 0)
 _NO_RUNS: Final[Mapping[str, OldRun]] = MappingProxyType({})
@@ -213,11 +210,6 @@ def standing(
         return standing_of(repository, read_runs(root, repository), mode, now, checked=checked)
     except Exception as error:  # noqa: BLE001 - whatever it is, the others have their rows
         return Standing(repository, "unreadable", f"its artifacts cannot be read: {_said(error)}")
-
-
-def is_name(repository: str) -> bool:
-    """Return whether a text can be the name of a repository."""
-    return _NAME.fullmatch(repository) is not None
 
 
 def read_runs(root: ArtifactRoot, repository: str, old: Mapping[str, OldRun] = _NO_RUNS) -> Runs:

@@ -62,6 +62,8 @@ MARK_ASSETS = (
     "gc_report",
 )
 
+#: Of repositories, looser than lakeFS, and of runs: nothing that Dagster would drop, or that would
+#: leave the artifact root.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 #: The beginning of a URL whose slashes are missing.
 _SLIP = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?!//)")
@@ -77,6 +79,11 @@ LISTING = schema(
     "in_place boolean not null",
 )
 UNCOMMITTED = schema("address string not null, created timestamp, resolved boolean not null")
+
+
+def is_name(repository: str) -> bool:
+    """Return whether a text can be the name of a repository."""
+    return _NAME.fullmatch(repository) is not None
 
 
 def validate_run_id(run: str) -> str:

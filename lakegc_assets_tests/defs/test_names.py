@@ -255,7 +255,7 @@ def test_artifacts_of_components_do_not_mix_where_nobody_says_where_they_go(
         GarbageCollection(name="us", stores=said),
     ):
         names = component.names()
-        keys = names.resources("collector", "stores")
+        keys = names.all_of("collector", "stores")
         defined = component.definitions().resources or {}
         with dg.build_resources({key: defined[key] for key in keys}) as given:
             roots[names.name] = Resources(given, names).root.url
