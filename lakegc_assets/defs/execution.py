@@ -33,7 +33,7 @@ from lakegc_assets.engine.spark_session import (
 )
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
-from lakegc_assets.run.command_line import command_line, printing_always
+from lakegc_assets.run.command_line import command_line, printing, source
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 
@@ -163,7 +163,7 @@ class Execution:
         ctx.log.info("the engine is %s", ctx.engine)
         always = {"collect_excluded": True} if collector.collect_excluded else {}
         with (
-            printing_always(**always),
+            printing(replace(source(), always=always)),
             repository_lock(
                 ctx.connections.namespace_url, ctx.settings.lease_wait, ctx.log.info, ctx.started_by
             ),

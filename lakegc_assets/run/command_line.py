@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from shlex import quote
 from types import MappingProxyType
@@ -124,13 +124,6 @@ def printing(chosen: Source) -> Iterator[None]:
         yield
     finally:
         _SOURCE.reset(token)
-
-
-@contextmanager
-def printing_always(**settings: object) -> Iterator[None]:
-    """Let commands that are printed meanwhile have settings that are none of the core."""
-    with printing(replace(source(), always={**source().always, **settings})):
-        yield
 
 
 def command_line(command: str, *arguments: str, settings: Mapping[str, Any] = _NONE) -> str:
