@@ -71,7 +71,7 @@ class LastLook(Collector):
         """Look for the first time, by the definitions that Dagster loads."""
         from lakegc_assets.cli.site import Site
         from lakegc_assets.definitions import component
-        from lakegc_assets.estate.old_runs import OldRuns
+        from lakegc_assets.estate.repository_state import OldRuns
 
         site, asked_of = Site.defined(), component()
         # It names repositories that have left no artifacts yet; asked once at a time.

@@ -17,7 +17,7 @@ from lakegc_assets.defs.names import REPOSITORY, Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.estate.exposition import EstateMetrics, estate_metrics, text_of
-from lakegc_assets.estate.old_runs import OldRuns
+from lakegc_assets.estate.repository_state import OldRuns
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.bounds import Bounds
 from lakegc_assets.storage.files import write_file

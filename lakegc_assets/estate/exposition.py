@@ -14,16 +14,14 @@ from prometheus_client.registry import Collector
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.estate.metrics import RepositoryMetrics, repository_metrics
-from lakegc_assets.estate.old_runs import OldRuns
-from lakegc_assets.estate.repository_state import STATES, WAITING, Standing, known_names
-from lakegc_assets.estate.run_state import ON_HOLD, Total
+from lakegc_assets.estate.repository_state import STATES, WAITING, OldRuns, Standing, known_names
+from lakegc_assets.estate.run_state import NOTHING, ON_HOLD, Total
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.sweep.ledger import DONE
 
 _THREADS: Final = 4
 #: What became of an object of a sweep.
 OUTCOMES: Final = (*DONE, "failed")
-_NOTHING: Final = Total(0, 0)
 #: Of a repository: the values of the labels, and behind them that of the sample.
 _Samples = Callable[[RepositoryMetrics], Iterable[tuple[Any, ...]]]
 #: Name, help, labels beside ``repository``, and samples.
@@ -45,7 +43,7 @@ def _pair(name: str, help_: str, samples: _Samples, *labels: str) -> tuple[_Desc
 
 
 def _waiting(one: Standing) -> Total | None:
-    return _total(one.garbage, one.garbage_size) if one.state == WAITING else _NOTHING
+    return _total(one.garbage, one.garbage_size) if one.state == WAITING else NOTHING
 
 
 def _total(objects: int | None, size: int | None) -> Total | None:
@@ -78,7 +76,7 @@ _GAUGES: Final[tuple[_Described, ...]] = (
     ("mark_spared_objects", "Objects that nothing holds and the last mark leaves alone.", (),
      lambda r: _known(r.spared)),
     *_pair("last_sweep", "by what became of them in the last sweep",
-           lambda r: [(one, r.swept.get(one, _NOTHING)) for one in OUTCOMES if r.swept], "outcome"),
+           lambda r: [(one, r.swept.get(one, NOTHING)) for one in OUTCOMES if r.swept], "outcome"),
     ("stage_duration_seconds", "How long a stage of the last mark, or the last sweep, took.",
      ("stage",),
      lambda r: [

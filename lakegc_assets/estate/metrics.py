@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
-from lakegc_assets.estate.old_runs import OldRuns
 from lakegc_assets.estate.repository_state import (
     UNREADABLE,
+    OldRuns,
     Runs,
     Standing,
     Unread,
@@ -19,7 +19,7 @@ from lakegc_assets.estate.repository_state import (
     standing,
     standing_of,
 )
-from lakegc_assets.estate.run_state import RunManifests, Total
+from lakegc_assets.estate.run_state import NOTHING, RunManifests, Total
 from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, Manifest, is_name
 from lakegc_assets.sweep.ledger import ASSET as SWEPT
 from lakegc_assets.sweep.totals import DELETED, read_totals
@@ -113,7 +113,7 @@ def _deleted(root: ArtifactRoot, repository: str, runs: Runs) -> tuple[Total | N
         if state.unread:
             return None, [f"run {run}: {state.unread}"]
         for name in DELETED:
-            total = state.outcomes.get(name, Total(0, 0))
+            total = state.outcomes.get(name, NOTHING)
             objects, size = objects + total.objects, size + total.size
     unread = [one for one in _unreadable(runs) if not pruned.counts(one.run, one.attempt)]
     if unread:

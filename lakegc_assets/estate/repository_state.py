@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
+from zlib import crc32
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.guards import Guards, read_guards
-from lakegc_assets.estate.old_runs import OldRun, OldRuns
 from lakegc_assets.estate.run_state import (
     MARKED,
+    NOTHING,
     ON_HOLD,
     REFUSED,
     RESTORED,
@@ -58,9 +59,10 @@ STATES: Final = (
 #: States in which somebody has to do something.
 PERSON: Final = STATES[:5]
 _REPOSITORIES: Final = 4
-_NOTHING: Final = Total(0, 0)
 _NO_RUNS: Final[Mapping[str, OldRun]] = MappingProxyType({})
 _RUNS: Final = 8
+#: A run is read again after once to twice this time, so that not all of them are at once.
+_AGAIN: Final = timedelta(hours=1)
 #: So many of the runs that were begun last are read each time.
 _NEWEST: Final = 3
 
@@ -115,6 +117,47 @@ class Unread:
     run: str
     error: Exception
     attempt: str | None
+
+
+class OldRun(NamedTuple):
+    """The values that are kept of a run.
+
+    Attributes:
+        attempt: the id of the present one.
+        state: how far its sweep came; None where none was begun.
+        restoring: what was restored through it; None where nothing was.
+    """
+
+    attempt: str
+    state: RunState | None
+    restoring: Restoring | None
+
+
+@dataclass(frozen=True)
+class OldRuns:
+    """The old runs that a process knows, each with the time at which it is to be read again.
+
+    Hardly any of them changes any more. A few values are kept of each, so that a repository may
+    have thousands.
+    """
+
+    _known: dict[str, Mapping[str, tuple[OldRun, datetime]]] = field(default_factory=dict)
+
+    def of(self, repository: str, now: datetime) -> dict[str, OldRun]:
+        """Those of a repository that need not be read again yet."""
+        known = self._known.get(repository, {})
+        return {run: one for run, (one, until) in known.items() if now < until}
+
+    def keep(self, repository: str, old: Mapping[str, OldRun], now: datetime) -> None:
+        """Keep these runs of a repository, and no others."""
+        before = self._known.get(repository, {})
+
+        def until(run: str, one: OldRun) -> datetime:
+            if run in before and before[run][0] is one:
+                return before[run][1]
+            return now + _AGAIN * (1 + crc32(f"{repository}/{run}".encode()) / 2**32)
+
+        self._known[repository] = {run: (one, until(run, one)) for run, one in old.items()}
 
 
 @dataclass(frozen=True)
@@ -349,7 +392,7 @@ def _held(
                 and state.recorded
                 and state.recorded > one.candidates.started
             ]
-            deleted, gone = (_NOTHING, _NOTHING) if own is None else (own.still_deleted, own.gone)
+            deleted, gone = (NOTHING, NOTHING) if own is None else (own.still_deleted, own.gone)
             objects, size = (
                 deleted[n] + max(gone[n] - deleted[n], sum(other[n] for other in since))
                 for n in range(2)
@@ -361,9 +404,9 @@ def _held(
 def _garbage(last: RunManifests, states: Mapping[str, RunState]) -> Total:
     """Objects of the last mark that its sweeps have not finished with."""
     if last.swept is not None or last.report is None:
-        return Total(0, 0)
+        return NOTHING
     facts, state = last.report.facts, states.get(last.attempt.run)
-    objects, size = (0, 0) if state is None else state.done
+    objects, size = NOTHING if state is None else state.done
     return Total(facts["objects"] - objects, facts["bytes"] - size)
 
 

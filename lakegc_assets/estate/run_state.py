@@ -47,7 +47,7 @@ class Total(NamedTuple):
     size: int
 
 
-_NOTHING: Final = Total(0, 0)
+NOTHING: Final = Total(0, 0)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class RunState:
     state: str
     because: str
     outcomes: Mapping[str, Total] = field(default_factory=dict)
-    marked: Total = _NOTHING
+    marked: Total = NOTHING
     command: str = ""
     recorded: datetime | None = None
     restored: Restored | None = None

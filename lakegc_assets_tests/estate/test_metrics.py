@@ -13,7 +13,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.estate import metrics as module
 from lakegc_assets.estate.exposition import estate_metrics, text_of
 from lakegc_assets.estate.metrics import RepositoryMetrics, repository_metrics
-from lakegc_assets.estate.old_runs import OldRuns
+from lakegc_assets.estate.repository_state import OldRuns
 from lakegc_assets.estate.run_state import Total
 from lakegc_assets.prune.removal import end_removal, is_left, remove_run
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
