@@ -34,6 +34,7 @@ from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.embedded.lake.catalog import Commit
 from lakegc_assets.embedded.lake.trees import commit_changes
 from lakegc_assets.embedded.refs import staging
+from lakegc_assets.engine.choice import ENGINE_SETTINGS
 from lakegc_assets.graveler.entry import Entry, Timestamp
 from lakegc_assets.graveler.ranges import range_record
 from lakegc_assets.graveler.sstable import Record
@@ -233,10 +234,10 @@ def _deletes(s3: RealS3, count: int) -> Callable[[], float]:
     return lambda: bare_deletes(s3.server.endpoint, keys)
 
 
-def _measure(s3: RealS3, folder: Path, history: History, *, clean: bool) -> None:
+def _measure(s3: RealS3, folder: Path, history: History, engine: str, *, clean: bool) -> None:
     place = Place(folder / "lakefs", s3.server.address, s3.files)
     with planted(place, history) as found, floors() as bare:
-        collector = Collector.new(folder, REPOSITORY)
+        collector = Collector.new(folder, REPOSITORY, engine=engine)
         with watched() as memory:
             cold, cold_s = collector.mark("cold")
             garbage = cold.candidates(found.garbage)
@@ -266,13 +267,14 @@ def history_of(scale: float) -> History:
 
 @click.command()
 @click.option("--scale", default=0.05, show_default=True, help="1 for the whole repository.")
+@click.option("--engine", type=click.Choice(ENGINE_SETTINGS), default="auto", show_default=True)
 @click.option("--clean", is_flag=True, help="List all for the second mark, too.")
-def main(*, scale: float, clean: bool) -> None:
+def main(*, scale: float, engine: str, clean: bool) -> None:
     """Plant, mark twice, sweep."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         s3 = stack.enter_context(real_s3(folder / "versitygw"))
-        _measure(s3, folder, history_of(scale), clean=clean)
+        _measure(s3, folder, history_of(scale), engine, clean=clean)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 Whole processes, from their start to their end: a mark and a sweep of a repository with some objects
 on an embedded lakeFS with local storage; and F, a stock session that runs a dozen tiny queries.
+
+    python -m bench.small --engine spark
 """
 
 from __future__ import annotations
@@ -19,13 +21,14 @@ from bench._floors import beside, stock_session
 from bench._lake import REPOSITORY, Place, planted
 from bench._memory import watched
 from bench.collection import Overwritten
+from lakegc_assets.engine.choice import ENGINE_SETTINGS
 
 
-def _run(folder: Path) -> float:
+def _run(folder: Path, engine: str) -> float:
     """Seconds of one whole run."""
     command = [sys.executable, "-m", "lakegc_assets.cli", "run", REPOSITORY, "--json"]
     # A server without hooks, on which nobody commits.
-    command += ["--set", "longest_commit_seconds=0"]
+    command += ["--engine", engine, "--set", "longest_commit_seconds=0"]
     homes = {
         "DAGSTER_HOME": str(folder / "dagster"),
         "LAKEGC_ARTIFACT_ROOT": str(folder / "artifacts"),
@@ -43,23 +46,24 @@ def _run(folder: Path) -> float:
     return seconds
 
 
-def _measure(objects: int, stock: float) -> None:
+def _measure(objects: int, engine: str, stock: float) -> None:
     """Collect a repository of so many objects, of which a quarter is garbage."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         plant = Overwritten(objects, objects // 4, None)
         with planted(Place(folder / "lakefs"), plant):
-            beside(f"lakegc run, {objects:,} objects", _run(folder), stock)
+            beside(f"lakegc run, {objects:,} objects", _run(folder, engine), stock)
 
 
 @click.command()
 @click.option("--objects", multiple=True, default=(10, 500), show_default=True)
-def main(objects: tuple[int, ...]) -> None:
+@click.option("--engine", type=click.Choice(ENGINE_SETTINGS), default="auto", show_default=True)
+def main(objects: tuple[int, ...], engine: str) -> None:
     """Measure F, and then runs."""
     stock = stock_session()
     print(f"F, a stock session and a dozen tiny queries: {stock:.1f} s", flush=True)
     for count in objects:
-        _measure(count, stock)
+        _measure(count, engine, stock)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Final
 
 import pyspark
 
-from lakegc_assets.engine.class_archive import QUIET, archive_path
+from lakegc_assets.engine.class_archive import QUIET, TRAINING, archive_path
 from lakegc_assets.engine.spark_session import (
     FILE_VARIABLE,
     LOCAL,
@@ -31,20 +31,6 @@ _UNSET: Final = (
     FILE_VARIABLE,
     REMOTE_VARIABLE,
 )
-#: What a session does that a run needs.
-_WORK: Final = """
-import pyarrow
-from pyspark.sql import SparkSession
-
-def same(batches):
-    yield from batches
-
-spark = SparkSession.builder.getOrCreate()
-spark.range(0, 4, 1, 4).mapInArrow(same, "id long").collect()
-rows = spark.createDataFrame([("a", 1)], "address string, size long")
-rows.join(rows, "address", "left_anti").groupBy("address").sum().collect()
-spark.stop()
-"""
 
 
 def main() -> None:
@@ -57,15 +43,14 @@ def main() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as folder:
             new = Path(folder, path.name)
-            use_spark(Path(folder, "work.py"), f"-XX:ArchiveClassesAtExit={new} {QUIET}")
+            use_spark(TRAINING, f"-XX:ArchiveClassesAtExit={new} {QUIET}")
             # An empty file where Spark runs and its Java makes no archive: that is not tried again.
             new.touch()
             new.replace(path)
 
 
 def use_spark(script: Path, options: str) -> None:
-    """Do in a session what a stage of a run does; its JVM has ended when this returns."""
-    script.write_text(_WORK, encoding="utf-8")
+    """Run a script with a session as a run has it; its JVM has ended when this returns."""
     home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
     settings = LOCAL | REQUIRED | {OPTIONS: f"{LOCAL[OPTIONS]} {options}"}
     given = [f"--conf={name}={value}" for name, value in settings.items()]

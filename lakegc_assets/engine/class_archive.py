@@ -26,6 +26,8 @@ FAST: Final = (
 )
 #: Whatever is wrong with an archive, the JVM does without it, and there is nothing to warn of.
 QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
+#: A script that loads what goes into the archive.
+TRAINING: Final = Path(__file__).with_name("archive_training.py")
 # What options of a JVM can name without quotes; a colon would part two archives.
 _PLAIN: Final = re.compile(r"[\w/.+@~-]+")
 
@@ -51,7 +53,8 @@ def archive_path() -> Path | None:
         return None
     try:
         # A JVM takes no archive of other files, not even of equal ones that are newer.
-        made_of = (_java(), pyspark.__version__, str(jars), jars.stat().st_mtime_ns, FAST)
+        spark = (pyspark.__version__, str(jars), jars.stat().st_mtime_ns)
+        made_of = (_java(), *spark, FAST, TRAINING.read_bytes())
     except (OSError, IndexError, UnicodeError):
         return None
     key = hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]

@@ -48,11 +48,13 @@ _ROW_BYTES: Final = 64
 _VALUE_BYTES: Final = 8
 _TEXTS: Final = 2
 #: Makes one job of what is computed from few rows: each broadcast, and with adaptive execution each
-#: exchange, is a job of its own.
+#: exchange, is a job of its own. To compile code for them takes longer than to do without it.
 _FOR_FEW_ROWS: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 #: For files that Spark reads by itself. What it knows of a frame is their size: addresses are
 #: packed so well that a small file can be a large table, which must not go to every task.
