@@ -31,6 +31,8 @@ _UNSET: Final = (
     FILE_VARIABLE,
     REMOTE_VARIABLE,
 )
+#: Archives that stay, the newest: each installation makes one, of almost 200 MB.
+_KEPT: Final = 4
 
 
 def main() -> None:
@@ -47,6 +49,12 @@ def main() -> None:
             # An empty file where Spark runs and its Java makes no archive: that is not tried again.
             new.touch()
             new.replace(path)
+        for other in sorted(path.parent.glob("spark-*.jsa"), key=_time)[:-_KEPT]:
+            other.unlink(missing_ok=True)
+
+
+def _time(path: Path) -> float:
+    return path.stat().st_mtime
 
 
 def use_spark(script: Path, options: str) -> None:

@@ -39,14 +39,13 @@ def place() -> Path:
     return path
 
 
+def use_spark(_script: Path, options: str) -> None:
+    Path(options.split("-XX:ArchiveClassesAtExit=")[1].split(maxsplit=1)[0]).write_bytes(b"classes")
+
+
 def test_it_is_made_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def use_spark(_script: Path, options: str) -> None:
-        Path(options.split("-XX:ArchiveClassesAtExit=")[1].split(maxsplit=1)[0]).write_bytes(
-            b"classes"
-        )
-
     monkeypatch.setattr(making, "use_spark", use_spark)
     monkeypatch.setenv(FILE_VARIABLE, "/nowhere/spark.conf")
     for said in (True, False):
@@ -56,6 +55,20 @@ def test_it_is_made_once(
     assert [path.name for path in place().parent.iterdir()] == [place().name]
     assert place().read_bytes() == b"classes"
     assert f"-XX:SharedArchiveFile={place()}" in session_settings()[OPTIONS]
+
+
+def test_those_of_installations_that_are_gone_do_not_pile_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = place().parent
+    for days in range(10):
+        other = folder / f"spark-{days}.jsa"
+        other.touch()
+        os.utime(other, (0, days * 86_400))
+    monkeypatch.setattr(making, "use_spark", use_spark)
+    making.main()
+    kept = {"spark-7.jsa", "spark-8.jsa", "spark-9.jsa", place().name}
+    assert {path.name for path in folder.iterdir()} == kept
 
 
 @pytest.mark.conformance
