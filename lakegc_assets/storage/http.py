@@ -14,7 +14,7 @@ import re
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -56,6 +56,7 @@ _CONNECTIONS: Final = 32
 _Answer = TypeVar("_Answer")
 _Asked = ParamSpec("_Asked")
 _Made = TypeVar("_Made")
+_Token = TypeVar("_Token", bound=Hashable)
 #: Clients that are kept.
 _MOST: Final = 16
 _ID: Final = re.compile(r"<?(?:response-)?(\d+)>?", re.IGNORECASE)
@@ -128,6 +129,25 @@ def writing_once() -> Iterator[None]:
         raise PreconditionFailedError(str(error)) from error
     except StoreUnavailableError as error:
         raise StoreUnavailableError(f"{error}: it is not known whether it was written") from error
+
+
+def each_page(
+    ask: Callable[[_Token | None], tuple[_Made, _Token | None]], what: str
+) -> Iterator[_Made]:
+    """The pages of a list of ``what``, by ``ask``, which takes and returns what a page begins with.
+
+    That is None for the first page, and None behind the last. Raises HttpFailure: it comes again.
+    """
+    token: _Token | None = None
+    seen = set[_Token]()
+    while True:
+        page, token = ask(token)
+        yield page
+        if token is None:
+            return
+        if token in seen:
+            raise HttpFailure("NoAnswer", f"the list of {what} does not go on")
+        seen.add(token)
 
 
 def once_per_process(

@@ -174,6 +174,10 @@ def test_blocks_in_azurite(
     assert [key for page in store.list() for key in page["key"].to_pylist()] == ["data/b", "data/c"]
 
 
+def generations(*items: object, **more: str) -> Answer:
+    return Answer(body=json.dumps({"kind": "storage#objects", "items": items, **more}))
+
+
 def test_generations_of_google(gcs: Callable[..., ObjectStore], script: Script) -> None:
     live, old = {"size": "9"}, {"size": "4", "timeDeleted": "2026-01-01T00:00:00Z"}
     later = "2099-01-01T00:00:00Z"
@@ -184,23 +188,58 @@ def test_generations_of_google(gcs: Callable[..., ObjectStore], script: Script) 
         "retentionExpirationTime": "2020-01-01T00:00:00Z",
     }
     pages = [
-        {"items": [live, {**old, **locks[0]}], "nextPageToken": "t"},
-        {"items": [{**old, **locks[1]}]},
-        {"items": [soft]},
+        generations(live, {**old, **locks[0]}, nextPageToken="t"),
+        generations({**old, **locks[1]}),
+        generations(soft),
     ]
     until = datetime(2099, 1, 1, tzinfo=timezone.utc)
-    assert gcs(*(Answer(body=json.dumps(one)) for one in pages)).retained("data/") == Retained(
-        3, 13, 0, 2, until
-    )
+    assert gcs(*pages).retained("data/") == Retained(3, 13, 0, 2, until)
     assert ["softDeleted" in one for one in script.requests] == [False, False, True]
 
 
+@pytest.mark.parametrize(
+    ("pages", "words"),
+    [
+        ([generations(nextPageToken="t")] * 2, "does not go on"),
+        ([generations(nextPageToken=one) for one in "tut"], "does not go on"),
+        ([generations(nextPageToken="")], "damaged"),
+        ([Answer(body="{}")], "damaged"),
+        ([Answer(body='{"kind": "storage#buckets"}')], "damaged"),
+    ],
+)
 def test_a_list_of_generations_that_does_not_go_on_is_no_number(
-    gcs: Callable[..., ObjectStore],
+    gcs: Callable[..., ObjectStore], pages: list[Answer], words: str
 ) -> None:
-    page = json.dumps({"items": [{"size": "4"}], "nextPageToken": "t"})
-    with pytest.raises(StorageError, match="does not go on"):
-        gcs(Answer(body=page)).retained("data/")
+    with pytest.raises(StorageError, match=words):
+        gcs(*pages).retained("data/")
+
+
+@pytest.mark.parametrize("follows", ["", "<IsTruncated>true</IsTruncated>"])
+def test_a_list_of_versions_that_does_not_say_that_it_is_whole_is_no_number(
+    script: Script, follows: str
+) -> None:
+    """boto3 takes the page for the last one."""
+    script.answers = [
+        Answer(body=f"<VersioningConfiguration {_XML}><Status>Enabled</Status>"
+               "</VersioningConfiguration>"),
+        Answer(404, "<Error><Code>ObjectLockConfigurationNotFoundError</Code></Error>"),
+        Answer(body=f"<ListVersionsResult {_XML}>{follows}</ListVersionsResult>"),
+    ]  # fmt: skip
+    with pytest.raises(StorageError, match="a list of versions ends without saying"):
+        open_store("s3://bkt/ns", script.config()).retained()
+
+
+@pytest.mark.parametrize(
+    ("end", "words"), [("", "may be cut"), ("<NextMarker>again</NextMarker>", "does not go on")]
+)
+def test_a_list_of_blobs_that_does_not_say_that_it_is_whole_is_none(
+    azure: Callable[..., ObjectStore], end: str, words: str
+) -> None:
+    cut = Answer(body=f"<EnumerationResults><Blobs/>{end}</EnumerationResults>")
+    for call in ("uncommitted_blobs", "retained"):
+        store = azure(cut, page(marker="other"), cut)
+        with pytest.raises(StorageError, match=words):
+            getattr(store, call)()
 
 
 def test_what_was_written_by_a_clock_ahead_is_not_locked(script: Script) -> None:
@@ -235,6 +274,39 @@ def test_uploads_of_others_that_a_server_lists_are_left_out(script: Script) -> N
     assert [one.key for one in found] == ["a"]
 
 
+#: A page that another follows, at no place.
+_FOLLOWED = "<IsTruncated>true</IsTruncated>"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "end"),
+    [
+        ("s3", ""), ("s3", _FOLLOWED),
+        ("gs", ""), ("gs", _FOLLOWED), ("gs", "<IsTruncated>no</IsTruncated>"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["ListMultipartUploadsResult", "ListPartsResult"])
+def test_uploads_are_known_by_lists_that_say_that_they_are_whole(
+    gcs: Callable[..., ObjectStore], script: Script, scheme: str, kind: str, end: str
+) -> None:
+    """An upload whose last parts are missing in the answer would look older than it is."""
+    upload = (
+        "<Upload><Key>ns/a</Key><UploadId>u</UploadId>"
+        "<Initiated>2026-01-02T03:04:05.000Z</Initiated></Upload>"
+    )
+    part = "<Part><LastModified>2026-01-03T00:00:00Z</LastModified><Size>7</Size></Part>"
+    ends = {kind: end}
+    whole = "<IsTruncated>false</IsTruncated>"
+    script.answers = [
+        Answer(body=f"<{one} {_XML}>{ends.get(one, whole)}{content}</{one}>")
+        for one, content in (("ListMultipartUploadsResult", upload), ("ListPartsResult", part))
+        for _ in range(2 if scheme == "gs" and ends.get(one) == _FOLLOWED else 1)
+    ]
+    store = gcs(*script.answers) if scheme == "gs" else open_store("s3://bkt/ns", script.config())
+    with pytest.raises(StorageError, match=r"a list of|does not go on|lacks a IsTruncated"):
+        store.multipart_uploads(datetime(2026, 2, 1, tzinfo=timezone.utc))
+
+
 def test_uploads_of_googles_xml_api(gcs: Callable[..., ObjectStore], script: Script) -> None:
     def upload(key: str) -> str:
         return (
@@ -242,7 +314,7 @@ def test_uploads_of_googles_xml_api(gcs: Callable[..., ObjectStore], script: Scr
             "<Initiated>2026-01-02T03:04:05.678Z</Initiated></Upload>"
         )
 
-    def uploads(content: str, more: str = "") -> Answer:
+    def uploads(content: str, more: str = "<IsTruncated>false</IsTruncated>") -> Answer:
         kind = "ListMultipartUploadsResult"
         return Answer(body=f"<{kind} {_XML}>{more}{content}</{kind}>")
 

@@ -39,6 +39,7 @@ from lakegc_assets.storage.http import (
     HttpFailure,
     Request,
     Sign,
+    each_page,
     once_per_process,
 )
 from lakegc_assets.storage.pages import Page, objects_of
@@ -142,7 +143,10 @@ class AzureService(HttpClient):
         query = {"restype": "container", "comp": "list", "include": next(which), **more}
         if prefix:
             query["prefix"] = prefix
-        while True:
+
+        def ask(marker: str | None) -> tuple[_Read, str | None]:
+            if marker:
+                query["marker"] = marker
             try:
                 answer = self.send("GET", self.target(container, query=query))
             except HttpFailure as failure:
@@ -150,22 +154,17 @@ class AzureService(HttpClient):
                 if failure.status != _BAD_REQUEST or query["include"] == include[-1]:
                     raise
                 query["include"] = next(which)
-                continue
+                return ask(marker)
             try:
-                root, blobs = _listing_in(answer.content)
-                found = read(blobs)
+                blobs, following = _listing_in(answer.content)
+                return read(blobs), following
             except (ET.ParseError, ValueError) as error:
                 what = query["include"]
                 raise HttpFailure(
                     "NoAnswer", f"a damaged list of blobs ({what}): {error}"
                 ) from error
-            yield found
-            marker = root.findtext("NextMarker") or ""
-            if not marker:
-                return
-            if marker == query.get("marker"):
-                raise HttpFailure("NoAnswer", "the list of blobs does not go on")
-            query["marker"] = marker
+
+        return each_page(ask, "blobs")
 
     def failure(self, status: int, headers: Mapping[str, str] | Message, text: str) -> HttpFailure:
         """See ``HttpClient``. A 404 without Azure's own code does not prove a blob missing."""
@@ -206,29 +205,31 @@ def read_page(body: bytes, where: str) -> Page:
         raise StorageError(f"{where}: the store answered with a damaged page: {error}") from error
 
 
-def _listing_in(body: bytes) -> tuple[ET.Element, ET.Element]:
-    """A listing, and its blobs. Raises ValueError and ParseError: it is none, or is damaged."""
+def _listing_in(body: bytes) -> tuple[ET.Element, str | None]:
+    """The blobs of a listing, and the marker of its next page.
+
+    Raises ValueError and ParseError: it is none, or is damaged.
+    """
     root = ET.fromstring(body)  # noqa: S314 - expat refuses what would grow without bounds
-    blobs = root.find("Blobs")
+    blobs, marker = root.find("Blobs"), root.find("NextMarker")
     if root.tag != "EnumerationResults" or blobs is None:
         raise ValueError("it is not a listing: check the endpoint")
+    if marker is None:
+        raise ValueError("it has no NextMarker, so it may be cut")
     if b"\r" in body:
         for name in root.iter("Name"):
             if name.get("Encoded") != "true" and "\n" in (name.text or ""):
                 raise ValueError(f"XML may have changed the line ends in {name.text!r}")
-    return root, blobs
+    return blobs, marker.text or None
 
 
-def _read(root: ET.Element, blobs: ET.Element) -> Page:
+def _read(blobs: ET.Element, marker: str | None) -> Page:
     rows = list(_objects_in(blobs))
     keys, times, etags, sizes = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
     written = pa.array([_time(time or "") for time in times], pa.timestamp("us", "UTC"))
     objects = objects_of(keys, sizes, written, etags)
     prefixes = [name_of(item) for item in blobs.iter("BlobPrefix")]
-    marker = root.find("NextMarker")
-    if marker is None:
-        raise ValueError("it has no NextMarker, so it may be cut")
-    return Page(objects, prefixes, marker.text or None)
+    return Page(objects, prefixes, marker)
 
 
 def _objects_in(blobs: ET.Element) -> Iterator[Sequence[str | None]]:

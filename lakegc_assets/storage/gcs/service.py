@@ -167,14 +167,20 @@ def read_page(body: bytes, where: str) -> Page:
 
 
 def _page(page: Any) -> Page:  # noqa: ANN401 - any JSON
+    token = next_page_token(page)
+    prefixes = pa.array(page.get("prefixes", []), pa.string()).to_pylist()
+    return Page(_objects(page.get("items", [])), prefixes, token)
+
+
+def next_page_token(page: Any) -> str | None:  # noqa: ANN401 - any JSON
+    """The token of the page behind one of a listing. Raises ValueError and others: it is none."""
     # An empty listing is nothing but its kind: anything else is somebody else's answer.
     if page["kind"] != "storage#objects":
         raise ValueError(f"its kind is {page['kind']!r}")
-    prefixes = pa.array(page.get("prefixes", []), pa.string()).to_pylist()
     token = page.get("nextPageToken")
     if token is not None and not (token and isinstance(token, str)):
         raise ValueError(f"its token for the next page is {token!r}")
-    return Page(_objects(page.get("items", [])), prefixes, token)
+    return token
 
 
 def read_object(body: bytes, where: str) -> tuple[ObjectInfo, Mapping[str, Any]]:

@@ -25,8 +25,8 @@ from lakegc_assets.storage.bucket_store import UploadingStore, overlap, undelete
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
 from lakegc_assets.storage.gcs.objects import GcsObject, is_generation, rewrite
-from lakegc_assets.storage.gcs.service import GcsService, open_service
-from lakegc_assets.storage.http import HttpFailure, explaining
+from lakegc_assets.storage.gcs.service import GcsService, next_page_token, open_service
+from lakegc_assets.storage.http import HttpFailure, each_page, explaining
 from lakegc_assets.storage.values import (
     DataProtection,
     Lost,
@@ -54,6 +54,8 @@ _LISTS: Final = {
     ),
     "Part": ("ListPartsResult", {"part-number-marker": "NextPartNumberMarker"}),
 }
+#: Whether another page follows, as lists of the XML API say it.
+_FOLLOWS: Final = {"true": True, "false": False}
 
 
 class GcsVersions(UploadingStore[GcsObject]):
@@ -111,23 +113,23 @@ class GcsVersions(UploadingStore[GcsObject]):
 
     def _kept(self, which: str, prefix: str) -> Iterator[tuple[int, bool, datetime | None]]:
         """Size, hold and last lock of what a kind of list has besides the latest generations."""
-        fields = f"items({','.join(['size', *_LOCKS, _ENDED[which]])}),nextPageToken"
-        query, seen = {which: "true", "prefix": prefix, "fields": fields}, set[str]()
-        while True:
-            answer = self.service.send("GET", f"{self._bucket_url}/o?{urlencode(query)}")
+        fields = f"items({','.join(['size', *_LOCKS, _ENDED[which]])}),kind,nextPageToken"
+        query = {which: "true", "prefix": prefix, "fields": fields}
+
+        def ask(token: str | None) -> tuple[list[tuple[int, bool, datetime | None]], str | None]:
+            asked = {**query, "pageToken": token} if token else query
+            answer = self.service.send("GET", f"{self._bucket_url}/o?{urlencode(asked)}")
             try:
                 page = json.loads(answer.content)
+                following = next_page_token(page)
                 old = [one for one in page.get("items", ()) if one.get(_ENDED[which])]
-                yield from [(int(one["size"]), _is_held(one), _locked_until(one)) for one in old]
-                token = page.get("nextPageToken")
+                return [
+                    (int(one["size"]), _is_held(one), _locked_until(one)) for one in old
+                ], following
             except (ValueError, LookupError, TypeError, AttributeError) as error:
                 raise HttpFailure("NoAnswer", "a damaged list of versions") from error
-            if not token:
-                return
-            if token in seen:
-                raise HttpFailure("NoAnswer", "the list of versions does not go on")
-            seen.add(token)
-            query["pageToken"] = token
+
+        return chain.from_iterable(each_page(ask, "versions"))
 
     def _uploads(self) -> Iterator[MultipartUpload]:
         """See ``UploadingStore``: those of the XML API."""
@@ -146,9 +148,11 @@ class GcsVersions(UploadingStore[GcsObject]):
     def _listed(self, full_key: str, query: Mapping[str, str], tag: str) -> Iterator[ET.Element]:
         """The elements of a list of the XML API. Raises HttpFailure."""
         root_tag, markers = _LISTS[tag]
-        while True:
-            asked = urlencode(query, quote_via=quote)
-            answer = self.service.send("GET", f"{self._xml_url(full_key)}?{asked}")
+
+        url = f"{self._xml_url(full_key)}?{urlencode(query, quote_via=quote)}"
+
+        def ask(begins: str | None) -> tuple[Iterator[ET.Element], str | None]:
+            answer = self.service.send("GET", url + (begins or ""))
             try:
                 root = ET.fromstring(answer.content)  # noqa: S314 - expat refuses what would grow
             except ET.ParseError as error:
@@ -157,13 +161,14 @@ class GcsVersions(UploadingStore[GcsObject]):
                 element.tag = element.tag.rpartition("}")[2]
             if root.tag != root_tag:
                 raise HttpFailure("NoAnswer", f"the answer is no list of {tag}s, but a {root.tag}")
-            yield from root.iter(tag)
-            if (root.findtext("IsTruncated") or "").lower() != "true":
-                return
-            following = {name: root.findtext(tag) or "" for name, tag in markers.items()}
-            if following.items() <= query.items():
-                raise HttpFailure("NoAnswer", f"the list of {tag}s does not go on")
-            query = {**query, **following}
+            follows = _text(root, "IsTruncated").lower()
+            if follows not in _FOLLOWS:
+                raise HttpFailure("NoAnswer", f"a list of {tag}s has IsTruncated {follows!r}")
+            named = {name: root.findtext(tag) or "" for name, tag in markers.items()}
+            next_page = f"&{urlencode(named, quote_via=quote)}" if _FOLLOWS[follows] else None
+            return root.iter(tag), next_page
+
+        return chain.from_iterable(each_page(ask, f"{tag}s"))
 
     def _abort(self, full_key: str, upload_id: str) -> None:
         query = urlencode({"uploadId": upload_id}, quote_via=quote)

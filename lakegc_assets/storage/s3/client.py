@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -111,6 +111,20 @@ def failing() -> Iterator[None]:
         yield
     except BOTO_ERRORS as error:
         raise failure_of(error) from error
+
+
+def whole(pages: Iterable[Any], what: str) -> Iterator[Any]:
+    """The pages of a list that a paginator of boto3 follows.
+
+    It takes one for the last that does not say whether more follow, or does not name them. Raises
+    HttpFailure: the last page does not say that it is the last; ``what`` is listed.
+    """
+    follows: object = None
+    for page in pages:
+        follows = page.get("IsTruncated")
+        yield page
+    if follows is not False:
+        raise HttpFailure("NoAnswer", f"a list of {what} ends without saying that it is whole")
 
 
 @contextmanager

@@ -359,7 +359,7 @@ class S3Versions(S3Retention):
                 entries[key] = entries.get(key, 0) + 1
                 _add(history, item, version, marker=kind == "DeleteMarkers")
         following = None
-        if answer.get("IsTruncated"):
+        if answer.get("IsTruncated") is not False:
             named = {"KeyMarker": "NextKeyMarker", "VersionIdMarker": "NextVersionIdMarker"}
             following = {
                 name: answer[member] for name, member in named.items() if answer.get(member)

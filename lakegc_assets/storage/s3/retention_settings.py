@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lakegc_assets.storage.bucket_store import UploadingStore, overlap
 from lakegc_assets.storage.http import HttpFailure, explaining
-from lakegc_assets.storage.s3.client import Clients, clients, failing
+from lakegc_assets.storage.s3.client import Clients, clients, failing, whole
 from lakegc_assets.storage.s3.objects import S3Object
 from lakegc_assets.storage.values import DataProtection, Recovery, Retained
 
@@ -109,7 +109,8 @@ class S3Retention(UploadingStore[S3Object]):
         def kept(lock: timedelta | None) -> Iterator[tuple[int, bool, datetime | None]]:
             nonlocal markers
             pages = self.client.get_paginator("list_object_versions")
-            for page in pages.paginate(Bucket=self.bucket, Prefix=self.prefix + prefix):
+            listed = pages.paginate(Bucket=self.bucket, Prefix=self.prefix + prefix)
+            for page in whole(listed, "versions"):
                 markers += len(page.get("DeleteMarkers", ()))
                 for one in page.get("Versions", ()):
                     if not one.get("IsLatest"):

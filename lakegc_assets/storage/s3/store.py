@@ -11,7 +11,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.pages import Page, follow, relative
-from lakegc_assets.storage.s3.client import failing, is_aws, translated
+from lakegc_assets.storage.s3.client import failing, is_aws, translated, whole
 from lakegc_assets.storage.s3.deletes import S3Deletes, S3Versions
 from lakegc_assets.storage.s3.listing import read_page
 from lakegc_assets.storage.s3.objects import S3Object, copy
@@ -70,15 +70,15 @@ class S3Store(S3Versions):
     def _begun(self, prefix: str) -> list[Any]:
         pages = self.client.get_paginator("list_multipart_uploads")
         with failing():
-            listed = pages.paginate(Bucket=self.bucket, Prefix=prefix)
+            listed = whole(pages.paginate(Bucket=self.bucket, Prefix=prefix), "uploads")
             return [one for page in listed for one in page.get("Uploads", ())]
 
     def _parts(self, upload: MultipartUpload) -> Iterator[tuple[int, datetime]]:
         pages = self.client.get_paginator("list_parts")
+        named = {"Bucket": self.bucket, "Key": upload.key, "UploadId": upload.upload_id}
         with failing():
-            for page in pages.paginate(
-                Bucket=self.bucket, Key=upload.key, UploadId=upload.upload_id
-            ):
+            # Without its last parts an upload would look older than it is.
+            for page in whole(pages.paginate(**named), "parts"):
                 for one in page.get("Parts", ()):
                     yield one["Size"], _utc(one["LastModified"])
 
