@@ -5,6 +5,7 @@ Where none can be made (the folder cannot be written, this Java makes none), Spa
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Final
 import pyspark
 
 from lakegc_assets.engine.class_archive import QUIET, TRAINING, archive_path
+from lakegc_assets.engine.spark_frames import FOR_FEW_ROWS
 from lakegc_assets.engine.spark_session import (
     FILE_VARIABLE,
     LOCAL,
@@ -45,7 +47,8 @@ def main() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as folder:
             new = Path(folder, path.name)
-            use_spark(TRAINING, f"-XX:ArchiveClassesAtExit={new} {QUIET}")
+            options = f"-XX:ArchiveClassesAtExit={new} {QUIET}"
+            use_spark(TRAINING, options, json.dumps(FOR_FEW_ROWS))
             # An empty file where Spark runs and its Java makes no archive: that is not tried again.
             new.touch()
             new.replace(path)
@@ -57,14 +60,14 @@ def _time(path: Path) -> float:
     return path.stat().st_mtime
 
 
-def use_spark(script: Path, options: str) -> None:
+def use_spark(script: Path, options: str, *arguments: str) -> None:
     """Run a script with a session as a run has it; its JVM has ended when this returns."""
     home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
     settings = LOCAL | REQUIRED | {OPTIONS: f"{LOCAL[OPTIONS]} {options}"}
     given = [f"--conf={name}={value}" for name, value in settings.items()]
     environment = {name: value for name, value in os.environ.items() if name not in _UNSET}
     subprocess.run(  # noqa: S603 - Spark's own program
-        [str(Path(home, "bin", "spark-submit")), *given, str(script)],
+        [str(Path(home, "bin", "spark-submit")), *given, str(script), *arguments],
         check=True,
         env={"SPARK_LOCAL_IP": "127.0.0.1", **environment, "PYSPARK_PYTHON": sys.executable},
         stdin=subprocess.DEVNULL,

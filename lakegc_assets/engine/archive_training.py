@@ -6,6 +6,8 @@ loads those as usual. It uses nothing of this package.
 
 from __future__ import annotations
 
+import json
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
@@ -81,20 +83,15 @@ def _compare(some: DataFrame, others: DataFrame) -> DataFrame:
 
 
 def main() -> None:
-    """Compute small queries, as they are for few rows and for many."""
+    """Compute small queries, with the settings for few rows that are given, and as for many."""
     spark = SparkSession.builder.getOrCreate()
     spark.range(0, 4, 1, 4).mapInArrow(_same, "id long").collect()
     own = spark.newSession()
     own.addTag("training")
     schema = from_arrow_schema(_LISTED.schema)
-    for few in ("true", "false"):
-        own.conf.set("spark.sql.adaptive.enabled", str(few == "false").lower())
-        own.conf.set("spark.sql.codegen.wholeStage", str(few == "false").lower())
-        if few == "true":
-            own.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        else:
-            own.conf.unset("spark.sql.codegen.factoryMode")
-        own.conf.set("spark.sql.shuffle.partitions", "1")
+    for settings in (json.loads(sys.argv[1]), {"spark.sql.shuffle.partitions": "1"}):
+        for name, value in settings.items():
+            own.conf.set(name, value)
         created = own.createDataFrame(_LISTED, schema)
         with tempfile.TemporaryDirectory(prefix="lakegc-") as folder:
             created.write.mode("overwrite").parquet(folder)
@@ -106,6 +103,8 @@ def main() -> None:
                 for rows in (judged, _rank(judged), _count(judged), _compare(listed, read)):
                     rows.mapInArrow(_same, rows.schema).collect()
                     rows.toArrow()
+        for name in settings:
+            own.conf.unset(name)
     spark.stop()
 
 

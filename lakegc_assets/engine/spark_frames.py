@@ -49,7 +49,7 @@ _VALUE_BYTES: Final = 8
 _TEXTS: Final = 2
 #: Makes one job of what is computed from few rows: each broadcast, and with adaptive execution each
 #: exchange, is a job of its own. To compile code for them takes longer than to do without it.
-_FOR_FEW_ROWS: Final = {
+FOR_FEW_ROWS: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.shuffle.partitions": "1",
@@ -96,7 +96,7 @@ class SparkBackedSession(Session):
         self._most_rows = 0
         self._verified = VerifiedFiles()
         self._log = log or logging.getLogger("lakegc")
-        #: Of ``_FOR_FEW_ROWS``, what holds for many.
+        #: Of ``FOR_FEW_ROWS``, what holds for many.
         self._usual: Mapping[str, str] = {}
 
     @cached_property
@@ -109,7 +109,7 @@ class SparkBackedSession(Session):
         # It has what configures the context, and not what was set in the other session.
         for name, value in (REQUIRED | _FOR_FILES).items():
             own.conf.set(name, value)
-        self._usual = {name: str(own.conf.get(name)) for name in _FOR_FEW_ROWS}
+        self._usual = {name: str(own.conf.get(name)) for name in FOR_FEW_ROWS}
         return own
 
     @cached_property
@@ -191,7 +191,7 @@ class SparkBackedSession(Session):
         if _is_classic(self._spark):
             # One that is unset has Spark's own default, whatever configures the context.
             few = self._most_rows <= _FEW_ROWS
-            for name, value in (_FOR_FEW_ROWS if few else self._usual).items():
+            for name, value in (FOR_FEW_ROWS if few else self._usual).items():
                 self._spark.conf.set(name, value)
         try:
             found = run_job(self._spark, what, job, self._log)

@@ -89,7 +89,7 @@ def killed_since(artifacts: ObjectStore) -> datetime | None:
 
     What such a task deleted last it may not have recorded: a later one finds it missing.
     """
-    notes = {info.key: info.last_modified for info in artifacts.infos(_TASKS)}
+    notes = {info.key: info.last_modified for info in artifacts.infos_to_the_end(_TASKS)}
     begun = (notes.get(f"{task}.begun") for task in _unsettled(notes))
     return min((at for at in begun if at is not None), default=None)
 

@@ -39,7 +39,7 @@ def place() -> Path:
     return path
 
 
-def use_spark(_script: Path, options: str) -> None:
+def use_spark(_script: Path, options: str, *_arguments: str) -> None:
     Path(options.split("-XX:ArchiveClassesAtExit=")[1].split(maxsplit=1)[0]).write_bytes(b"classes")
 
 

@@ -18,13 +18,13 @@ from pyspark.errors import AnalysisException, ArithmeticException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import TimestampType
 
-from lakegc_assets.engine import embedded
+from lakegc_assets.engine import embedded, spark_frames
 from lakegc_assets.engine.database import Database, open_database
 from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.engine.relation import F, Window, relation, union_all
 from lakegc_assets.engine.session import Dataset
-from lakegc_assets.engine.spark_frames import SparkBackedSession
+from lakegc_assets.engine.spark_frames import FOR_FEW_ROWS, SparkBackedSession
 from lakegc_assets.engine.spark_session import REQUIRED, prepare_session
 from lakegc_assets.errors import ConfigurationError, IntegrityError
 from lakegc_assets.mark.relations import counts_by_reason, listing_totals
@@ -122,21 +122,29 @@ def test_nothing_is_written_of_an_empty_frame(frames: Frames, store: ObjectStore
 
 
 @pytest.mark.conformance
-def test_what_configures_spark_holds_where_rows_are_many(spark: Session, tmp_path: Path) -> None:
+def test_what_configures_spark_holds_where_rows_are_many(
+    spark: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also behind few rows, which are computed in a way of their own."""
-    wanted = {
-        "spark.sql.shuffle.partitions": SMALL["spark.sql.shuffle.partitions"],
-        "spark.sql.adaptive.enabled": SMALL["spark.sql.adaptive.enabled"],
-        "spark.sql.autoBroadcastJoinThreshold": REQUIRED["spark.sql.autoBroadcastJoinThreshold"],
-    }
+    monkeypatch.setattr(spark_frames, "FOR_FEW_ROWS", _OTHERWISE)
     store = open_store(str(tmp_path))
     with SparkBackedSession(spark, open_store) as session:
-        for count, own in ((100, False), (30_000, True)):
+        for count, wanted in ((100, _OTHERWISE), (30_000, REQUIRED | SMALL)):
             part = write_part(store, "some/", rows(count))
             frame = session.read(Dataset(store.url, [part], SCHEMA))
             session.collect(frame, SCHEMA, "a test")
-            conf = frame.sparkSession.conf
-            assert ({name: conf.get(name) for name in wanted} == wanted) is own
+            for name in FOR_FEW_ROWS:
+                assert frame.sparkSession.conf.get(name) == wanted[name]
+
+
+#: Settings for few rows that are none of those that the session of the tests has for all.
+_OTHERWISE = {
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.shuffle.partitions": "3",
+    "spark.sql.codegen.wholeStage": "true",
+    "spark.sql.codegen.factoryMode": "FALLBACK",
+}
 
 
 @pytest.mark.conformance
