@@ -75,10 +75,10 @@ class S3Store(S3Versions):
 
     def _parts(self, upload: MultipartUpload) -> Iterator[tuple[int, datetime]]:
         pages = self.client.get_paginator("list_parts")
-        named = {"Bucket": self.bucket, "Key": upload.key, "UploadId": upload.upload_id}
         with failing():
+            listed = pages.paginate(Bucket=self.bucket, Key=upload.key, UploadId=upload.upload_id)
             # Without its last parts an upload would look older than it is.
-            for page in whole(pages.paginate(**named), "parts"):
+            for page in whole(listed, "parts"):
                 for one in page.get("Parts", ()):
                     yield one["Size"], _utc(one["LastModified"])
 
