@@ -60,7 +60,7 @@ class Site:
     def upload(self, repository: str, path: str, content: str) -> str:
         """Stage an object on main; its address."""
         found = self.client.upload_object(repository, "main", path, content.encode())
-        return found.physical_address.removeprefix(f"local://{repository}/")
+        return found.physical_address.rpartition(f"/{repository}/")[2]
 
     def tell(self, repository: str) -> Completed:
         """Make a repository with one object of every kind."""

@@ -64,7 +64,7 @@ def named(entries: pa.Table) -> pa.Table:
 
 
 #: What is cached of ranges: the number is raised with the form of ``ENTRIES``, or what they mean.
-KIND: Final = Kind("witness", 5, "range_id", summarize=named)
+KIND: Final = Kind("witness", 6, "range_id", summarize=named)
 
 
 def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:

@@ -113,6 +113,10 @@ class StorageNamespace:
             UnresolvableAddressError: when that cannot be decided.
         """
         found = self.relatives(address)
+        # Of what lakeFS itself has written.
+        below = [one for one in found if one.startswith("_lakefs/")]
+        if len(below) == 1:
+            return below[0]
         if len(found) > 1:
             raise UnresolvableAddressError(
                 address, "its plain and its percent-decoded form name different objects"
@@ -127,6 +131,10 @@ class StorageNamespace:
         the namespace, and importers have written plain keys, too. Every reading counts, and so does
         what a server that drops empty path components would find there.
 
+        A lakeFS with local storage says where a file is on its own machine: absolutely, or from the
+        folder in which it was started (``local.QualifiedKey.Format``). Whatever stands behind the
+        name of the namespace there counts.
+
         Raises:
             UnresolvableAddressError: for unknown schemes and hosts, and paths that stores
                 normalise.
@@ -135,18 +143,9 @@ class StorageNamespace:
             scheme, authority, path = _split(address)
         except ValueError as error:
             raise UnresolvableAddressError(address, str(error)) from None
-        if {scheme, self.scheme} == {"local", "file"} or (scheme == "local" and not authority):
-            raise UnresolvableAddressError(address, "where the server keeps local:// is not known")
+        named = self._behind_name(address, authority, path) if scheme == "local" else set()
         if scheme != self.scheme or authority != self.authority:
-            if scheme == self.scheme and authority.lower() == self.authority.lower():
-                raise UnresolvableAddressError(
-                    address, f"its bucket is {self.authority!r} but for case"
-                )
-            if scheme == self.scheme == "local" and any(
-                ".." in reading.split("/") for reading in _readings(path)
-            ):
-                raise UnresolvableAddressError(address, "its '..' may lead to another namespace")
-            return frozenset()
+            return frozenset(named) or self._elsewhere(address, scheme, authority, path)
         readings = _readings(path)
         for reading in readings:
             if problem := _doubtful(scheme, reading):
@@ -154,7 +153,7 @@ class StorageNamespace:
         start = f"{self.prefix}/" if self.prefix else ""
         # Some servers read //a//b as /a/b.
         readings |= {_SLASHES.sub("/", f"/{r}")[1:] for r in readings if not r.startswith(start)}
-        inside = {r[len(start) :] for r in readings if r.startswith(start)}
+        inside = named | {r[len(start) :] for r in readings if r.startswith(start)}
         # The namespace may be percent-encoded before a key that is not.
         for reading in (r for r in readings if "%" in r):
             # Of no more than what so many characters take: addresses may have any length.
@@ -162,6 +161,38 @@ class StorageNamespace:
             ends = (slash.start() for slash in _SLASH.finditer(reading, 0, longest))
             inside |= {reading[at + 1 :] for at in ends if unquote(reading[:at]) == self.prefix}
         return frozenset(inside - {""})
+
+    def _elsewhere(self, address: str, scheme: str, authority: str, path: str) -> AbstractSet[str]:
+        """Nothing, for an address of another bucket. Raises UnresolvableAddressError: it may be."""
+        if {scheme, self.scheme} == {"local", "file"} or (scheme == "local" and not authority):
+            raise UnresolvableAddressError(address, "where the server keeps local:// is not known")
+        if scheme == self.scheme and authority.lower() == self.authority.lower():
+            raise UnresolvableAddressError(
+                address, f"its bucket is {self.authority!r} but for case"
+            )
+        if scheme == self.scheme == "local" and any(
+            ".." in reading.split("/") for reading in _readings(path)
+        ):
+            raise UnresolvableAddressError(address, "its '..' may lead to another namespace")
+        return frozenset()
+
+    def _behind_name(self, address: str, authority: str, path: str) -> set[str]:
+        """What stands behind the name of this namespace, if it is local, in a path of a server.
+
+        Raises:
+            UnresolvableAddressError: its file system may read the path as another one.
+        """
+        if self.scheme != "local":
+            return set()
+        name = f"/{self.authority}/{self.prefix}/" if self.prefix else f"/{self.authority}/"
+        found: set[str] = set()
+        for reading in _readings(path):
+            whole = f"/{authority}/{reading}" if authority else f"/{reading}"
+            ends = [at + len(name) for at in range(len(whole)) if whole.startswith(name, at)]
+            if ends and (problem := _doubtful("local", whole[1:])):
+                raise UnresolvableAddressError(address, problem)
+            found |= {whole[end:] for end in ends}
+        return found - {""}
 
     def resolve(self, address: str, address_type: int) -> AbstractSet[str]:
         """Every relative address that an entry may keep alive in this namespace.

@@ -139,6 +139,9 @@ def union_of(found: Sequence[Inside]) -> Inside:
 
 def _is_clear(namespace: StorageNamespace, folder: str) -> bool:
     """Return whether what is in a folder by its plain text is inside, and nothing else is."""
+    if namespace.scheme == "local":
+        # The name of the namespace may stand there again.
+        return False
     try:
         return namespace.relatives(f"{folder}x") == {"x"}
     except UnresolvableAddressError:

@@ -27,6 +27,7 @@ from lakegc_assets_tests.graveler.samples import GOLDEN
 
 LAB = StorageNamespace.parse("s3://lab/small")
 AZURE = StorageNamespace.parse("https://account.blob.core.windows.net/box/repo")
+LOCAL = StorageNamespace.parse("local://repo")
 SEGMENT = st.text("xyé-_.%# +=,", min_size=1, max_size=6).filter(lambda s: s.strip(".") != "")
 
 
@@ -133,6 +134,14 @@ def test_the_key_of_a_relative_address_leads_back_to_it(relative: str) -> None:
         (AZURE, "https://account.blob.core.windows.net/box/rep%6F/data/x", "data/x"),
         (AZURE, "https://account.blob.core.windows.net/box2/repo/x", None),
         (AZURE, "https://other.blob.core.windows.net/box/repo/x", None),
+        # A lakeFS with local storage says where its files are on its own machine.
+        (LOCAL, "local://repo/data/x", "data/x"),
+        (LOCAL, "local:///srv/repo/data/x", "data/x"),
+        (LOCAL, "local://other/x", None),
+        (LOCAL, "local://below/here/repo/data/x", "data/x"),
+        (LOCAL, "local:///srv/repo/repo/_lakefs/x", "_lakefs/x"),
+        (StorageNamespace.parse("local://repo/below"), "local:///a/repo/below/data/x", "data/x"),
+        (StorageNamespace.parse("local://repo/below"), "local://repo/belows/data/x", None),
         # An account of the same name in another cloud is another one.
         (AZURE, "https://account.blob.core.usgovcloudapi.net/box/repo/x", None),
     ],
@@ -141,6 +150,12 @@ def test_full_addresses_are_resolved(
     namespace: StorageNamespace, address: str, relative: str | None
 ) -> None:
     assert namespace.relative(address) == relative
+
+
+def test_all_counts_that_stands_behind_the_name_of_a_local_namespace() -> None:
+    """The folder of the server, or one of the keys, may be named like it."""
+    for address in ("local:///srv/repo/repo/data/repo/x", "local://repo/repo/data/repo/x"):
+        assert LOCAL.relatives(address) == {"repo/data/repo/x", "data/repo/x", "x"}
 
 
 @pytest.mark.parametrize(
@@ -164,7 +179,10 @@ def test_full_addresses_are_resolved(
         (AZURE, "https://account.blob.core.windows.net/box/repo\\x"),
         (StorageNamespace.parse("local://repo"), "file:///srv/repo/x"),
         (StorageNamespace.parse("/srv/repo"), "local://repo/x"),
-        (StorageNamespace.parse("local://repo"), "local:///srv/repo/x"),
+        (StorageNamespace.parse("local://repo"), "local:///srv/other/x"),
+        (StorageNamespace.parse("local://repo"), "local:///srv/repo/../repo/x"),
+        (StorageNamespace.parse("local://repo"), "local:///srv//repo/x"),
+        (LAB, "local:///srv/lab/small/x"),
         (StorageNamespace.parse("local://repo"), "local://repo//data/x"),
         (StorageNamespace.parse("/srv/repo"), "file:///srv/repo//data/x"),
         (StorageNamespace.parse("local://repo"), "local://other/../repo/data/x"),
