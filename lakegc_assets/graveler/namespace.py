@@ -177,7 +177,7 @@ class StorageNamespace:
         return frozenset()
 
     def _behind_name(self, address: str, authority: str, path: str) -> set[str]:
-        """What stands behind the name of this namespace, if it is local, in a path of a server.
+        """The keys behind the name of this namespace, if it is local, in a path of a server.
 
         Raises:
             UnresolvableAddressError: its file system may read the path as another one.
