@@ -44,6 +44,10 @@ conformance: setup ## run more on Spark, and the slow comparisons with lakeFS's 
 test-stores: setup ## run the tests on real object stores, which need Go and Node
 	@$(in_venv) python -m pytest $(in_parallel) -m stores
 
+.PHONY: test-lakefs
+test-lakefs: setup ## collect repositories of lakeFS itself beside writers of all kinds, which needs Go
+	@$(in_venv) python -m pytest -m lakefs lakegc_assets_tests/real_lakefs
+
 .PHONY: test-ui
 test-ui: setup ## walk through Dagster's interface in headless Chromium
 	@tools/setup.sh browser

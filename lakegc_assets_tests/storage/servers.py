@@ -153,7 +153,7 @@ def versitygw(folder: Path, *options: str, versioning: bool = False) -> Iterator
         ]  # fmt: skip
 
     keys = {"ROOT_ACCESS_KEY": S3_ACCESS_KEY, "ROOT_SECRET_KEY": S3_SECRET_KEY}
-    with _running(Server("versitygw", command, folder / "versitygw.log", keys)) as server:
+    with running(Server("versitygw", command, folder / "versitygw.log", keys)) as server:
         yield server
 
 
@@ -174,7 +174,7 @@ def minio(folder: Path) -> Iterator[Server]:
         "MINIO_UPDATE": "off",
     }
     health = "/minio/health/cluster"
-    with _running(Server("MinIO", command, folder / "minio.log", given, health)) as server:
+    with running(Server("MinIO", command, folder / "minio.log", given, health)) as server:
         yield server
 
 
@@ -193,7 +193,7 @@ def azurite(folder: Path, *options: str) -> Iterator[Server]:
         ]  # fmt: skip
 
     account = {"AZURITE_ACCOUNTS": f"{AZURE_ACCOUNT}:{AZURE_KEY}"}
-    with _running(Server("Azurite", command, folder / "azurite.log", account)) as server:
+    with running(Server("Azurite", command, folder / "azurite.log", account)) as server:
         yield server
 
 
@@ -209,7 +209,7 @@ def fake_gcs(folder: Path, *options: str) -> Iterator[Server]:
             *options,
         ]  # fmt: skip
 
-    with _running(Server("fake-gcs-server", command, folder / "fake-gcs.log")) as server:
+    with running(Server("fake-gcs-server", command, folder / "fake-gcs.log")) as server:
         yield server
 
 
@@ -243,7 +243,7 @@ def prometheus(folder: Path, configuration: Path) -> Iterator[Server]:
         ]  # fmt: skip
 
     made = Server("Prometheus", command, folder / "prometheus.log", health="/-/ready")
-    with _running(made) as server:
+    with running(made) as server:
         yield server
 
 
@@ -314,7 +314,8 @@ def _or_fail(
 
 
 @contextmanager
-def _running(server: Server) -> Iterator[Server]:
+def running(server: Server) -> Iterator[Server]:
+    """Start a server, and stop it at the end."""
     server.start()
     try:
         yield server
@@ -358,6 +359,19 @@ def _go_program(package: str, *options: str) -> Path:
     folder = _CACHE / f"{name}-{version}"
     _install(folder, [go_tool(), "install", *options, package], environment={"GOBIN": str(folder)})
     return folder / name
+
+
+def installed(name: str, command: Sequence[str], files: Path) -> Path:
+    """The folder that a command of Go fills, run when it is asked for the first time.
+
+    Args:
+        name: of the folder.
+        command: without ``go``; ``{folder}`` stands for that folder.
+        files: a folder whose content is copied there before.
+    """
+    folder = _CACHE / name
+    _install(folder, [go_tool(), *(one.format(folder=folder) for one in command)], files)
+    return folder
 
 
 def go_tool() -> str:
