@@ -43,3 +43,7 @@ class Fault(Enum):
 
     STAGE_INSIDE_NAMESPACE = "stage-inside-namespace"
     """``StageObject`` takes any address, one inside the storage namespace too."""
+
+    RESET_KEEPS_STAGED = "reset-keeps-staged"
+    """A hard reset moves a branch under what is staged there, without a word: what differed from
+    HEAD may equal the new one."""

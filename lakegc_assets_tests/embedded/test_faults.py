@@ -296,6 +296,25 @@ def test_objects_inside_the_namespace_are_staged(start: Start) -> None:
         assert listed(repo) == ({"data/x"} if faults else set())
 
 
+@conforms(
+    FAULTS,
+    "reset-keeps-staged",
+    client="none",
+    checked="a hard reset of a branch with staged changes moves it, and keeps them",
+)
+def test_a_hard_reset_keeps_what_is_staged(start: Start) -> None:
+    for faults, status in (((), 400), ((Fault.RESET_KEEPS_STAGED,), 204)):
+        repo = start(*faults)
+        first = repo.head()
+        repo.put("a", b"1")
+        repo.commit()
+        repo.put("a", b"2")
+        repo.call("PUT", "/branches/main/hard_reset", status, params={"ref": first})
+        assert (repo.head() == first) is bool(faults)
+        assert repo.staged() == {"a": "added" if faults else "changed"}
+        assert repo.read("a") == b"2"
+
+
 def test_all_faults_at_once_are_no_error(start: Start) -> None:
     repo = start(*Fault, uncommitted_page_steps=2)
     repo.rules(7)

@@ -111,6 +111,24 @@ def test_a_revert_of_a_merge_is_relative_to_the_parent_that_is_named(two_sides: 
     two_sides.call("POST", "/branches/main/revert", 400, json={"ref": "main", "parent_number": 3})
 
 
+def test_a_squash_is_of_a_later_generation_than_its_source(repo: Repo) -> None:
+    """As lakeFS 1.84 counts, although the source is none of its parents."""
+    repo.branch("dev")
+    for number in range(3):
+        repo.put("a", b"%d" % number, "dev")
+        last = repo.commit(branch="dev")
+    made = repo.call("POST", "/refs/dev/merge/main", json={"squash_merge": True})["reference"]
+    found = repo.call("GET", f"/commits/{made}")
+    assert (len(found["parents"]), found["generation"]) == (1, last["generation"] + 1)
+
+
+def test_a_merge_of_nothing_takes_force_or_the_flag_for_it(repo: Repo) -> None:
+    repo.branch("dev")
+    for flag in ("force", "allow_empty"):
+        repo.call("POST", "/refs/dev/merge/main", 400, json={})
+        repo.call("POST", "/refs/dev/merge/main", 200, json={flag: True})
+
+
 def test_a_hard_reset_moves_the_branch_and_leaves_its_commits(two_sides: Repo) -> None:
     left = two_sides.head()
     path = "/branches/main/hard_reset"

@@ -254,6 +254,31 @@ class StageInsideNamespace(Trap):
         return self.facts["moved"] not in after.listed
 
 
+class ResetKeepsStaged(Trap):
+    """What is staged equals a HEAD only since the branch was set there, with nothing dropped.
+
+    So it is served from its own address, and named by no list of a server with shadowed uploads.
+    """
+
+    fault = Fault.RESET_KEEPS_STAGED
+
+    def prepare(self, world: World) -> None:
+        world.branch("set-back")
+        for days, content in ((40, "as it is again"), (RECENT + 1, "as it was for a time")):
+            with world.days_ago(days):
+                self.facts[content] = world.upload("set-back", "file", content)
+                self.facts[f"commit {days}"] = world.commit("set-back")
+        with world.days_ago(RECENT):
+            self.facts["staged"] = world.upload("set-back", "file", "as it is again")
+
+    def arrange(self, world: World) -> None:
+        world.reset_hard("set-back", self.facts["commit 40"])
+
+    def shows(self, after: After) -> bool:
+        found = after.world.lake.client.stat(REPOSITORY, after.world.on("set-back"), "file")
+        return found.physical_address.endswith(self.facts["staged"])
+
+
 TRAPS: tuple[type[Trap], ...] = (
     PagesWithoutLocation,
     RowsLost,
@@ -263,6 +288,7 @@ TRAPS: tuple[type[Trap], ...] = (
     NoAsyncPrepare,
     StatelessLinkTokens,
     StageInsideNamespace,
+    ResetKeepsStaged,
 )
 
 

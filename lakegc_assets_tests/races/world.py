@@ -107,6 +107,10 @@ class World:
         """Drop what is staged."""
         self.lake.client.reset_branch(REPOSITORY, self.on(branch))
 
+    def reset_hard(self, branch: str, commit: str) -> None:
+        """Let a branch point at another commit."""
+        self._call("PUT", branch, "hard_reset", ref=commit)
+
     def revert(self, branch: str, commit: str) -> None:
         """Commit the opposite of a commit."""
         self.lake.client.revert(REPOSITORY, self.on(branch), commit)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.lake import Lake, catalog
 from lakegc_assets.embedded.lake.catalog import Branch, Commit, Repository
 from lakegc_assets.embedded.lake.layouts import Layout, set_layout
@@ -169,7 +171,7 @@ def merge(
         target, head = clean_branch(lake, db, repo, branch)
         source = refs.resolve_commit(db, repo, source_ref)
         base = refs.merge_base(db, repo, source, head)
-    if base.id == source.id and not allow_empty:
+    if base.id == source.id and not (allow_empty or force):
         raise errors.no_changes()
     made = Commit.new(
         committer=COMMITTER,
@@ -185,6 +187,8 @@ def merge(
         metadata={**metadata, STRATEGY_KEY: strategy or "default"},
         parents=(head,) if squash else (head, source),
     )
+    # That of a squash counts the source, too.
+    made = replace(made, generation=1 + max(head.generation, source.generation))
     _make_true(lake, repo, target, made)
     return made
 
@@ -314,10 +318,12 @@ def hard_reset(lake: Lake, repository: str, branch: str, ref: str, *, force: boo
     with lake.state.write() as db:
         repo = catalog.writable_repository(db, repository, force=force)
         protection.require_movable(db, repo, branch)
-        target, _ = clean_branch(lake, db, repo, branch)
+        target = catalog.branch(db, repo, branch)
         catalog.move_branch(db, target, refs.resolve_commit(db, repo, ref).id)
-        # A tombstone of what HEAD does not have is no change there, but may be one here.
-        staging.drop(db, target, b"")
+        if Fault.RESET_KEEPS_STAGED not in lake.settings.faults:
+            require_clean(lake, db, repo, target)
+            # A tombstone of what HEAD does not have is no change there, but may be one here.
+            staging.drop(db, target, b"")
 
 
 def reset(
