@@ -50,6 +50,8 @@ def lakefs(
             "database": {"type": "local", "local": {"path": str(folder / "state")}},
             "auth": {"encrypt": {"secret_key": "lakegc-tests"}},
             "blockstore": dict(blockstore),
+            # Servers of one user share a cache otherwise, and take each other's files out of it.
+            "committed": {"local_cache": {"dir": str(folder / "cache")}},
             "installation": {
                 "user_name": "tests",
                 "access_key_id": ACCESS_KEY,

@@ -105,6 +105,8 @@ class Server:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env=os.environ | self.environment,
+                    # Some servers write where they are started, lakeFS gigabytes: not here.
+                    cwd=self.log.parent,
                 )
             if _ready(self._process, port, self.health):
                 self.port = port
