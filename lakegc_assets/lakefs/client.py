@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from functools import cache
+from itertools import chain
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
@@ -50,6 +51,7 @@ from lakegc_assets.lakefs.models import (
     UsageReport,
     VersionConfig,
 )
+from lakegc_assets.lakefs.picked_commits import as_made
 from lakegc_assets.lakefs.transport import LARGEST_PAGE, Listing, Transport, parse, server_date
 from lakegc_assets.wording import counted
 
@@ -60,6 +62,7 @@ logger = logging.getLogger(__name__)
 OLDEST_VERSION = (0, 100)
 #: Commits in the first page of a log: most branches have left what is known not long ago.
 _FIRST_OF_LOG = 30
+_COMMIT_ID = re.compile(r"[0-9a-f]{64}")
 _START_OF_COMMIT_ID = re.compile(r"[0-9a-fA-F]{1,64}")
 Status = TypeVar("Status", bound=TaskStatus)
 FIRST_POLL_S = 0.1
@@ -206,7 +209,16 @@ class LakeFSClient(Transport):
 
     def commit(self, repository: str, commit_id: str) -> Commit:
         """A commit."""
-        return self._get(Commit, "repositories", repository, "commits", commit_id)
+        try:
+            told = self._get(Commit, "repositories", repository, "commits", commit_id)
+        except EndpointNotFoundError:
+            raise
+        except NotFoundError:
+            found = self._named(repository, commit_id)
+            if found is None:
+                raise
+            return found
+        return as_made(told, commit_id)
 
     def log(self, repository: str, ref: str, *, first_parent: bool = True) -> Iterator[Commit]:
         """The commits behind a ref, newest first; at least one.
@@ -214,6 +226,24 @@ class LakeFSClient(Transport):
         Servers that do not know ``first_parent`` list all ancestors. Raises UnexpectedAnswerError
         at its end: a first parent has not come.
         """
+        begun = False
+        try:
+            for commit in self._log(repository, ref, ref, first_parent=first_parent):
+                begun = True
+                yield commit
+        except EndpointNotFoundError:
+            raise
+        except NotFoundError:
+            # What was cherry-picked may have to be asked for by a name.
+            name = None if begun else self._name_of(repository, ref)
+            if name is None:
+                raise
+            yield from self._log(repository, name, ref, first_parent=first_parent)
+
+    def _log(
+        self, repository: str, ref: str, commit_id: str, *, first_parent: bool
+    ) -> Iterator[Commit]:
+        """``log``; ``commit_id`` is that of the first commit, if it is known."""
         params = {"first_parent": "true"} if first_parent else {}
         path = ("repositories", repository, "refs", ref, "commits")
         seen: set[str] = set()
@@ -221,7 +251,10 @@ class LakeFSClient(Transport):
         listing = Listing(
             Page[Commit], path, key=None, params=params, amount=_FIRST_OF_LOG, growing=True
         )
-        for commit in self._list(listing):
+        named = commit_id
+        for told in self._list(listing):
+            commit = as_made(as_made(told, told.id), named)
+            named = next(iter(commit.parents), "")
             seen.add(commit.id)
             # Of a merge from before the parents were switched, either may be the main one.
             if commit.version >= 1 or len(commit.parents) == 1:
@@ -232,6 +265,24 @@ class LakeFSClient(Transport):
                 f"the log of {ref!r} in {repository!r} ends after {counted(len(seen), 'commit')}, "
                 f"although {len(awaited - seen)} of their first parents have not come: run again"
             )
+
+    def _named(self, repository: str, commit_id: str) -> Commit | None:
+        """A commit, by the name of a branch or tag that has it; None where none has."""
+        name = self._name_of(repository, commit_id)
+        found = (
+            None
+            if name is None
+            else next(self._log(repository, name, commit_id, first_parent=True), None)
+        )
+        return found if found is not None and found.id == commit_id else None
+
+    def _name_of(self, repository: str, commit_id: str) -> str | None:
+        """The name of a branch or tag that has a commit; None where none has, or it is no id."""
+        if not _COMMIT_ID.fullmatch(commit_id):
+            return None
+        branches = (one.id for one in self.branches(repository) if one.commit_id == commit_id)
+        tags = (one.id for one in self.tags(repository) if one.commit_id == commit_id)
+        return next(chain(branches, tags), None)
 
     # Objects
 

@@ -185,9 +185,9 @@ def load_commits(
             raise IntegrityError(
                 f"commit {ref} of {repository!r} is named by a branch, tag, child, lakeFS's list "
                 f"of active commits or our previous mark, but the server does not know it "
-                f"({error}). Run again; lakeFS over its local key-value store may not find one "
-                "of its own commits before it is started again; if the repository was restored "
-                "or made anew, remove the artifacts of its earlier runs",
+                f"({error}). Run again: lakeFS may not find a commit that was cherry-picked until "
+                "it reads it again, after ten minutes. If the repository was restored or made "
+                "anew, remove the artifacts of its earlier runs",
             ) from error
         if ref not in commits:
             raise IntegrityError(f"the log of {ref} in {repository!r} does not start with it")

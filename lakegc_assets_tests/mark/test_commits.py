@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.ident import commit_id
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import UnexpectedAnswerError
@@ -218,6 +219,69 @@ def test_a_log_of_another_commit_stops_the_run(server: ReplayServer, client: Lak
     server.overrides[LOGS] = answer
     with pytest.raises(IntegrityError, match=f"the log of {main} .* does not start with it"):
         load_commits(client, "retention", [main])
+
+
+def picked(told: dict[str, Any]) -> dict[str, Any]:
+    """A commit as lakeFS 1.84 tells it by its id after a cherry-pick of it at the same time."""
+    metadata = {
+        **told["metadata"],
+        "cherry-pick-origin": told["id"],
+        "cherry-pick-committer": "lab",
+    }
+    changed = commit_id(
+        told["committer"], told["message"], told["meta_range_id"], told["creation_date"], metadata,
+        told["parents"],
+    )  # fmt: skip
+    return {**told, "metadata": metadata, "id": changed}
+
+
+def test_commits_that_were_cherry_picked_are_read_as_they_were_made(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    head = server.recording.refs["main"]
+    made = load_commits(client, "retention", [head])
+    change_log(server, picked)
+    assert load_commits(client, "retention", [head]) == made
+
+
+@pytest.mark.parametrize("named_by", ["branch", "tag"])
+def test_heads_that_were_cherry_picked_are_asked_for_by_a_name(
+    server: ReplayServer, client: LakeFSClient, named_by: str
+) -> None:
+    """Until lakeFS reads them again it finds them by no id, and shows them in histories."""
+    asked = {"branch": "main", "tag": "v1"}[named_by]
+    head = server.recording.refs[asked]
+    made = load_commits(client, "retention", [head])
+    one = client.commit("retention", head)
+    if named_by == "tag":
+        list_without(server, *(b["id"] for b in server.recording.branches()))
+
+    def answer(request: Request) -> Answer:
+        if f"/{head}" in request.path:
+            return Answer(404, {"message": "commit not found"})
+        found = server.derived(
+            replace(request, path=request.path.replace(f"/{asked}/", f"/{head}/"))
+        )
+        for told in found.body["results"]:
+            metadata = {"cherry-pick-origin": told["id"], "cherry-pick-committer": "lab"}
+            told["metadata"] = {**told["metadata"], **metadata}
+        return found
+
+    server.overrides[LOGS] = answer
+    server.overrides["GET", f"/repositories/retention/commits/{head}"] = answer
+    assert load_commits(client, "retention", [head]) == made
+    assert client.commit("retention", head) == one
+
+
+def test_a_cherry_pick_that_was_picked_stops_the_run_until_the_server_reads_it_again(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    """What it was made of is overwritten by its own id."""
+    head = server.recording.refs["main"]
+    lost = {"metadata": {"cherry-pick-origin": head, "its own": "lost"}, "id": "1" * 64}
+    change_log(server, lambda c: c | (lost if c["id"] == head else {}))
+    with pytest.raises(UnexpectedAnswerError, match=f"{head} was cherry-picked.*ten minutes"):
+        load_commits(client, "retention", [head])
 
 
 def test_a_commit_that_the_server_does_not_know_stops_the_run(client: LakeFSClient) -> None:
