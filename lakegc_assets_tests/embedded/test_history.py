@@ -122,6 +122,20 @@ def test_a_squash_is_of_a_later_generation_than_its_source(repo: Repo) -> None:
     assert (len(found["parents"]), found["generation"]) == (1, last["generation"] + 1)
 
 
+def test_a_merge_into_what_has_not_changed_has_the_tree_of_its_source(repo: Repo) -> None:
+    """As lakeFS 1.84 has it: of an empty repository that is none."""
+    repo.branch("dev")
+    nothing = {"ref": repo.head(), "parent_number": 0}
+    answer = repo.call("POST", "/branches/dev/revert", 400, json=nothing)
+    assert answer["message"] == "no changes"
+    made = repo.call("POST", "/refs/dev/merge/main", json={"force": True})["reference"]
+    assert repo.call("GET", f"/commits/{made}")["meta_range_id"] == ""
+    repo.put("a", b"1", "dev")
+    tree = repo.commit(branch="dev")["meta_range_id"]
+    made = repo.call("POST", "/refs/dev/merge/main", json={})["reference"]
+    assert repo.call("GET", f"/commits/{made}")["meta_range_id"] == tree
+
+
 def test_a_merge_of_nothing_takes_force_or_the_flag_for_it(repo: Repo) -> None:
     repo.branch("dev")
     for flag in ("force", "allow_empty"):

@@ -86,6 +86,8 @@ def merge(trees: Trees, *, base: str, source: str, dest: str, strategy: str = ""
     Raises:
         ApiError: 409 when both changed one key differently and no strategy says who wins.
     """
+    if dest == base:
+        return source
     merging = _Merge(trees, base, strategy)
     a = _Side(trees.cursor(source), SOURCE_WINS)
     b = _Side(trees.cursor(dest), DEST_WINS)
