@@ -205,7 +205,7 @@ def _difference(asked: _Asked, which: str, side: Side, other: Side) -> Differenc
     if not objects:
         return Difference(Total(), {}, {}, [])
     alone = frames.read(asked.compared).where(f"named_by = '{which}'")
-    kept, totals = _survivors_of(asked, f"{which}/", other, alone)
+    kept, totals = _survivors_of(asked, f"{which}/", side, other, alone)
     marked = _by((_marked_because(row), row) for row in mine) if side.attempt else {}
     whys = _by((row["why"], row) for row in totals)
     reasons = marked if side.attempt else whys
@@ -214,14 +214,16 @@ def _difference(asked: _Asked, which: str, side: Side, other: Side) -> Differenc
     return Difference(Total(objects, size), marked, whys, _largest(asked, alone, kept))
 
 
-def _survivors_of(asked: _Asked, folder: str, other: Side, alone: DataFrame) -> Survivors:
-    """The objects that the run of the other side keeps; nothing of a foreign mark."""
+def _survivors_of(
+    asked: _Asked, folder: str, side: Side, other: Side, alone: DataFrame
+) -> Survivors:
+    """The objects of one side that the run of the other one keeps; nothing of a foreign mark."""
     attempt, work = other.attempt, asked.work.below(folder)
     if attempt is None:
         return Dataset(work.url, [], SURVIVORS), []
     parts = attempt.manifest("deletion_candidates").parts
     candidates = work.frames.read(Dataset(attempt.url, parts["data"], HASHES))
-    return survivors(work, attempt, parts["spared"], alone, candidates)
+    return survivors(work, attempt, parts["spared"], alone, candidates, side.attempt)
 
 
 def _largest(asked: _Asked, alone: DataFrame, kept: Dataset) -> list[dict[str, Any]]:

@@ -132,9 +132,11 @@ def survivors(
     live: DataFrame,
     spared: DataFrame,
     skipped: DataFrame,
+    swept: DataFrame,
     cutoff: datetime,
     committed_why: str,
     missing: str,
+    deleted_why: str,
     otherwise: str,
 ) -> DataFrame:
     """Why a run would not delete what a list names: of several reasons the first of the chain.
@@ -146,9 +148,11 @@ def survivors(
         live: hash, kind, turn: as ``live_by_kind`` gives it.
         spared: address, why: what the run spared.
         skipped: folder: slices that were not listed, since they are too young.
+        swept: address, outcome: of the sweep of the list, if there was one.
         cutoff: what was written since then is too young.
         committed_why: the sentence of the kind ``committed``.
         missing: the kind of what the listing lacks: ``missing`` where it is one of the store.
+        deleted_why: the sentence of what the listing lacks, since that sweep has deleted it.
         otherwise: the kind of what stays for none of these reasons.
 
     Returns:
@@ -166,6 +170,9 @@ def survivors(
     too_young = skipped.select("folder", F.lit(True).alias("is_skipped"))
     looked_at = asked.join(there, "hash", "left").join(strongest, "hash", "left")
     looked_at = looked_at.join(spared_once, "address", "left").join(too_young, "folder", "left")
+    of_sweep = swept.where("outcome = 'deleted'").groupBy("address")
+    deleted = of_sweep.agg(F.count(F.lit(1)).alias("deletions"))
+    looked_at = looked_at.join(deleted, "address", "left")
     is_missing = F.col("last_modified").isNull()
     kind = (
         F.when(F.col("elsewhere").isNotNull(), F.lit(ELSEWHERE))
@@ -180,6 +187,8 @@ def survivors(
     why = F.when(F.col("kind") == F.lit(ELSEWHERE), F.col("elsewhere")).when(
         F.col("kind") == F.lit(SPARED_BY_MARK), F.col("spared_why")
     )
+    is_deleted = (F.col("kind") == F.lit(missing)) & F.col("deletions").isNotNull()
+    why = why.when(is_deleted, F.lit(deleted_why))
     for name, sentence in {**WHY, COMMITTED: committed_why}.items():
         if name in {COMMITTED, STAGED} and missing == MISSING:
             is_lacked = is_missing & F.col("is_skipped").isNull()

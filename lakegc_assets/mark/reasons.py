@@ -33,7 +33,7 @@ from lakegc_assets.mark.comparison_relations import (
     WHY,
 )
 from lakegc_assets.mark.earlier_marks import FORGOTTEN
-from lakegc_assets.mark.incremental_listing import sweeps_since
+from lakegc_assets.mark.incremental_listing import SWEPT, sweeps_since
 from lakegc_assets.mark.inventory import MODE as INVENTORY
 from lakegc_assets.mark.live_ranges import every_range, isolate
 from lakegc_assets.mark.marked_objects import digest_of
@@ -196,6 +196,7 @@ def survivors(
     spared: Sequence[Part],
     named: DataFrame,
     candidates: DataFrame,
+    swept: AttemptArtifacts | None = None,
 ) -> Survivors:
     """Objects that a list names and a run would not delete, each with the reason why it stays.
 
@@ -203,6 +204,7 @@ def survivors(
     ``spared``: what that run spared (``SPARED``), in its own store.
     ``named``: what the list names (``NAMED``).
     ``candidates``: what that run would delete, by hashes.
+    ``swept``: of the run whose mark the list is; what its sweep has deleted is told as that.
 
     Raises:
         IntegrityError: a file is not what it was.
@@ -216,13 +218,13 @@ def survivors(
     def read(schema: pa.Schema, parts: Sequence[Part]) -> DataFrame:
         return frames.read(Dataset(attempt.url, parts, schema))
 
-    swept = [frames.read(one) for one in sweeps_since(work.ctx, listing)]
+    since = [frames.read(one) for one in sweeps_since(work.ctx, listing)]
     store = read(_STORE, listing.parts["data"])
     skipped = pa.array(sorted(listing.facts.get("skipped_slices", ())), pa.string())
     judged = comparison_relations.survivors(
         named,
         candidates,
-        relations.without_swept(store, swept) if swept else store,
+        relations.without_swept(store, since) if since else store,
         comparison_relations.live_by_kind(
             read(HASHES, committed["data"]),
             read(HASHES, staged["hashes"]),
@@ -230,9 +232,11 @@ def survivors(
         ),
         read(SPARED, spared),
         frames.create(pa.table([skipped], schema=_FOLDERS)),
+        _outcomes_of(work, swept),
         listing.cutoff,
         _committed_why(attempt, listing),
         missing_from(listing),
+        f"the sweep of run {swept.run!r} has deleted it" if swept else "",
         NOT_ADOPTED if _has_adopted(attempt) else OTHER,
     )
     what = "say why objects stay"
@@ -247,6 +251,14 @@ def survivors(
         holders = _active_holders(work, attempt, held)
     rows = relations.with_holders(frames.read(found), holders)
     return work.written(rows, "kept", SURVIVORS, what), totals
+
+
+def _outcomes_of(work: SessionFolder, swept: AttemptArtifacts | None) -> DataFrame:
+    """What became of the objects of a run (``SWEPT``); nothing where no sweep of it has ended."""
+    if swept is None or not swept.has("swept_set"):
+        return work.frames.create(SWEPT.empty_table())
+    parts = swept.manifest("swept_set").parts["data"]
+    return work.frames.read(Dataset(swept.url, parts, SWEPT))
 
 
 def _committed_why(attempt: AttemptArtifacts, listing: Manifest) -> str:

@@ -67,9 +67,11 @@ def survivors(
     live: Rows,
     spared: Rows,
     skipped: Rows,
+    swept: Rows,
     cutoff: datetime,
     committed_why: str,
     missing: str,
+    deleted_why: str,
     otherwise: str,
 ) -> list[dict[str, Any]]:
     there = {row["hash"]: row for row in listing}
@@ -77,6 +79,7 @@ def survivors(
     whys = {row["address"]: row["why"] for row in sorted(spared, key=lambda r: r["why"])[::-1]}
     folders = {row["folder"] for row in skipped}
     sentences = {**WHY, COMMITTED: committed_why}
+    deleted = {row["address"] for row in swept if row["outcome"] == "deleted"}
 
     def judge(row: Row) -> tuple[str, str]:
         found = there.get(row["hash"])
@@ -93,6 +96,8 @@ def survivors(
                 return kind, sentences[kind] + LACKED
         elif not found:
             kind = "too young" if _folder(row["address"]) in folders else missing
+            if kind == missing and row["address"] in deleted:
+                return kind, deleted_why
         elif row["address"] in whys:
             return "spared", whys[row["address"]]
         else:

@@ -333,6 +333,28 @@ def test_what_was_swept_since_it_was_listed_is_not_there(lake: SmallLake, spark:
     assert beside.only_other.total.objects == len(dead)
 
 
+@pytest.mark.parametrize("kind", ["clean", "optimized"])
+def test_what_the_sweep_of_the_older_of_two_runs_has_deleted_is_told_as_that(
+    kind: str, lake: SmallLake, spark: Session
+) -> None:
+    """Else its own sweep reads like a loss, or like something that never was."""
+    first = mark(lake, spark, "first")
+    dead = sorted(candidates(first))
+    gone = lake.objects / dead[0]
+    gone.unlink()
+    sweep(first)
+    second = mark(lake, spark, "second", clean=kind == "clean")
+    beside = compare(second, "first", "second", 10)
+    deleted = "the sweep of run 'first' has deleted it"
+    kept = {one["address"]: one["kept"] for one in beside.only_run.objects}
+    others = dict.fromkeys(dead[1:], deleted)
+    assert kept == {dead[0]: "the store does not hold it", **others}
+    assert {why: total.objects for why, total in beside.only_run.kept.items()} == {
+        "the store does not hold it": 1,
+        deleted: len(dead) - 1,
+    }
+
+
 def test_a_mark_that_is_not_there_stops_the_run_before_anything_is_published(
     golden: Goldens, tmp_path: Path
 ) -> None:

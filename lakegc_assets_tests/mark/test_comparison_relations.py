@@ -29,6 +29,7 @@ MARKED = pa.schema(
 SPARED = pa.schema([("address", pa.string()), ("why", pa.string())])
 KIND = pa.schema([*HASH, ("kind", pa.string()), ("turn", pa.int32())])
 FOLDER = pa.schema([("folder", pa.string())])
+SWEPT = pa.schema([("address", pa.string()), ("outcome", pa.string())])
 
 #: Few of each, so that they meet, and the ends of what a number can be.
 hashes = st.sampled_from([0, 1, 2, 3, -(2**63), 2**63 - 1])
@@ -55,6 +56,7 @@ _VALUES: Mapping[str, st.SearchStrategy[Any]] = {
     "turn": st.integers(0, 2),
     "is_named": st.booleans(),
     "named_by": st.sampled_from(["both", "first", "second"]),
+    "outcome": st.sampled_from(["deleted", "already_missing", "spared"]),
     "folder": st.sampled_from(["data/s/", "data//", "/a/", "", "data/s\n/"]),
 }
 
@@ -179,12 +181,14 @@ def test_why_kept(frames: Frames) -> None:
         (KIND, live.map(lambda given: comparison_twins.live_by_kind(*given))),
         (SPARED, rows(SPARED)),
         (FOLDER, rows(FOLDER, "folder")),
+        (SWEPT, rows(SWEPT)),
     ]
     schema = pa.schema([*OBJECT, ("kind", pa.string()), ("why", pa.string())])
     plain = [
         st.just(CUTOFF),
         st.sampled_from(["an active commit holds it", "'\"|any range"]),
         st.sampled_from(["missing", "not looked at", "not reported"]),
+        st.sampled_from(["the sweep of run 'r' has deleted it", "'\"|"]),
         st.sampled_from(["other", "not adopted"]),
     ]
     holds(frames, comparison_relations.survivors, some, schema, *plain)

@@ -160,15 +160,20 @@ def _require_writable(space: Workspace) -> None:
 def _foreseen(space: Workspace, found: LostObjects) -> Dataset:
     """The expected end of each object, as a restore records its own (``RESTORED``), by tasks."""
     backup_url = None if found.backup is None else found.backup.store.url
-    task = partial(_foresee, space.below("foreseen"), backup_url)
+    task = partial(_foresee, space.below("foreseen"), backup_url, found.elsewhere)
     pieces, seconds = stretches(found.objects.parts, OBJECTS_PER_TASK), found.objects.rows * _LOOK_S
     what, tasks = "look what is there", space.ctx.tasks
     written = tasks.run_or_call(what, task, pieces, seconds, _THREADS)
     return space.dataset(chain(*written), RESTORED)
 
 
-def _foresee(folder: Folder, backup_url: str | None, piece: Sequence[Stretch]) -> list[Part]:
-    """The expected ends of the objects of one piece (``LOST``): ``_THERE``, or the verdict."""
+def _foresee(
+    folder: Folder, backup_url: str | None, elsewhere: str, piece: Sequence[Stretch]
+) -> list[Part]:
+    """The expected ends of the objects of one piece (``LOST``): ``_THERE``, or the verdict.
+
+    Nothing is known to be lost where a backup was not asked: ``elsewhere`` says so.
+    """
     connections, now = folder.connections, datetime.now(timezone.utc)
     store = connections.store()
     proof = None if backup_url is None else CopyVerifier(connections.open(backup_url))
@@ -182,6 +187,8 @@ def _foresee(folder: Folder, backup_url: str | None, piece: Sequence[Stretch]) -
             found = []
             for key, size in zip(addresses, sizes, strict=True):
                 end = (gone[key].verdict, gone[key].why) if key in gone else (_THERE, None)
+                if end[0] == "lost" and elsewhere:
+                    end = ("not_known", elsewhere)
                 found.append((key, size, end[0], None, None, end[1], now))
             yield table_of(found, RESTORED)
 

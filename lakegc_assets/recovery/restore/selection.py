@@ -185,6 +185,8 @@ class LostObjects:
     backup: Backup | None
     #: What is wrong with a backup, or with its place.
     problems: Sequence[str]
+    #: Which of these says that the backup of the sweep is at another place, which was not asked.
+    elsewhere: str
 
 
 def find_objects(
@@ -206,7 +208,8 @@ def find_objects(
     sources, what = (chosen, deleted_versions(space), copies), "find versions and copies"
     rows = space.derive("lost", LOST, what, relations.lost_objects, *sources)
     digest = digest_of(ctx, chosen)
-    return LostObjects(chosen, digest, rows, backup, [p for p in (problem, elsewhere) if p])
+    problems = [p for p in (problem, elsewhere) if p]
+    return LostObjects(chosen, digest, rows, backup, problems, elsewhere)
 
 
 def deleted_versions(space: Workspace) -> Dataset:

@@ -180,7 +180,12 @@ def test_where_the_backup_is_is_told_to_who_did_not_say_so(place: Place, marked:
     words = f"what was swept is in the backup .*/backups/{REPOSITORY}/{RUN}, and backup_url is "
     for url, told in ((None, "not set"), (f"{place.url}-2", f"{place.url}-2")):
         ctx = place.context(backup_url=url)
-        (warning,) = [one for one in plan(ctx, ALL)["warnings"] if "what was swept" in one]
+        planned = plan(ctx, ALL)
+        (warning,) = [one for one in planned["warnings"] if "what was swept" in one]
+        # Nobody has looked into that backup: nothing is known to be lost.
+        assert planned["lost"]["objects"] == 0
+        assert planned["not_known"]["objects"] == len(marked.candidates)
+        assert {one["why"] for one in planned["not_known"]["some"]} == {warning}
         assert re.match(f"{words}{told}: set it to where that was made", warning)
         assert warning in restore(ctx, ALL).facts["warnings"]
     assert plan(place.context(), ALL)["warnings"] == []
