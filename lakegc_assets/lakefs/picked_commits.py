@@ -4,39 +4,54 @@
 cache. Until the server reads that commit again (after ten minutes, by default), histories show it
 with these keys; and who asks for it by its id gets, since the server makes that id again from the
 content, 404 or the commit that was made of it. What was made is known by its id, which children,
-branches and tags have.
+branches and tags have: it is that of the content.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Final
 
 from lakegc_assets.graveler.ident import commit_id as content_id
-from lakegc_assets.lakefs.errors import UnexpectedAnswerError
 from lakegc_assets.lakefs.models import Commit
 
 _ORIGIN: Final = "cherry-pick-origin"
-_ADDED: Final = (_ORIGIN, "cherry-pick-committer")
+_COMMITTER: Final = "cherry-pick-committer"
 
 
 def as_made(told: Commit, commit_id: str) -> Commit:
-    """A commit as it was made.
+    """A commit without the keys of a cherry-pick of it; as it is told where it is none without.
 
-    Args:
-        told: what the server tells of it.
-        commit_id: the id that was asked for, or that a child names, or that the server tells.
-
-    Raises:
-        UnexpectedAnswerError: it had the keys of a cherry-pick before, which are lost.
+    ``commit_id``: that was asked for, or that a child names, or that the server tells.
     """
     if told.metadata.get(_ORIGIN) != commit_id:
         return told
-    metadata = {name: value for name, value in told.metadata.items() if name not in _ADDED}
-    made = told.model_copy(update={"id": commit_id, "metadata": metadata})
-    content = (made.committer, made.message, made.meta_range_id, made.creation_date)
-    if content_id(*content, metadata, made.parents) != commit_id:
-        raise UnexpectedAnswerError(
-            f"commit {commit_id} was cherry-picked, and until lakeFS reads it again it tells it as "
-            "what it has made of it: run again in ten minutes"
-        )
-    return made
+    own = {name: v for name, v in told.metadata.items() if name not in {_ORIGIN, _COMMITTER}}
+    made = _with(told, commit_id, own)
+    return made if is_proven(made) else told
+
+
+def is_changed(told: Commit) -> bool:
+    """True if it is told as made of itself: it was made of another one, and then picked again."""
+    return told.metadata.get(_ORIGIN) == told.id
+
+
+def as_picked(told: Commit, ids: Iterable[str], committers: Iterable[str]) -> Commit | None:
+    """Such a commit as it was made, of one of some commits; None where it was of none of them."""
+    for origin, committer in product(ids, list(committers)):
+        metadata = {**told.metadata, _ORIGIN: origin, _COMMITTER: committer}
+        made = _with(told, told.id, metadata)
+        if is_proven(made):
+            return made
+    return None
+
+
+def is_proven(told: Commit) -> bool:
+    """True if a commit has the id of its content."""
+    content = (told.committer, told.message, told.meta_range_id, told.creation_date)
+    return content_id(*content, told.metadata, told.parents) == told.id
+
+
+def _with(told: Commit, commit_id: str, metadata: Mapping[str, str]) -> Commit:
+    return told.model_copy(update={"id": commit_id, "metadata": metadata})

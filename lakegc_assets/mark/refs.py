@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.graveler.ident import commit_id as content_id
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.lakefs.models import Commit as ApiCommit
+from lakegc_assets.lakefs.picked_commits import as_picked, is_changed, is_proven
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
@@ -170,6 +170,7 @@ def load_commits(
     """
     commits = {} if read is None else read
     waiting = deque(dict.fromkeys(roots))
+    changed: list[ApiCommit] = []
     while waiting:
         # HEADs before what was merged: their logs have most of it.
         ref = waiting.popleft()
@@ -179,7 +180,12 @@ def load_commits(
             for found in client.log(repository, ref, first_parent=True):
                 if found.id in commits or found.id in known:
                     break
-                commits[found.id] = _checked(repository, found)
+                if is_changed(found):
+                    # What it was made of may come later.
+                    changed.append(found)
+                    commits[found.id] = _commit(found)
+                else:
+                    commits[found.id] = _checked(repository, found)
                 waiting.extend(parent for parent in found.parents if parent not in commits)
         except NotFoundError as error:
             raise IntegrityError(
@@ -191,6 +197,10 @@ def load_commits(
             ) from error
         if ref not in commits:
             raise IntegrityError(f"the log of {ref} in {repository!r} does not start with it")
+    committers = {commit.committer for commit in commits.values()}
+    for told in changed:
+        made = as_picked(told, [*commits, *known], committers)
+        commits[told.id] = _checked(repository, made or told)
     return commits
 
 
@@ -204,19 +214,20 @@ def read_commits(client: LakeFSClient, repository: str, ids: Iterable[str]) -> d
 
 
 def _checked(repository: str, found: ApiCommit) -> Commit:
-    computed = content_id(
-        found.committer,
-        found.message,
-        found.meta_range_id,
-        found.creation_date,
-        found.metadata,
-        found.parents,
-    )
-    if computed != found.id:
+    if is_proven(found):
+        return _commit(found)
+    if is_changed(found):
         raise IntegrityError(
-            f"the content of commit {found.id} of {repository!r} has the id {computed}: what the "
-            "server says of it is damaged",
+            f"commit {found.id} of {repository!r} was cherry-picked, and until lakeFS reads it "
+            "again it tells it as what it has made of it: run again in ten minutes"
         )
+    raise IntegrityError(
+        f"the content of commit {found.id} of {repository!r} has another id: what the server says "
+        "of it is damaged",
+    )
+
+
+def _commit(found: ApiCommit) -> Commit:
     return Commit(
         id=found.id,
         parents=tuple(found.parents),
