@@ -308,4 +308,10 @@ class _Steps(logging.Handler):
             self._started[event.step_key] = record.created
         elif event.step_key in self._started:
             words += f" in {record.created - self._started[event.step_key]:.1f} s"
-        say(f"  {event.step_key:<22} {words}")
+        say(f"  {self._made_by(event):<22} {words}")
+
+    @staticmethod
+    def _made_by(event: dg.DagsterEvent) -> str:
+        """The step, by the asset that is made: nobody who backs up is to read that it sweeps."""
+        step, backs_up = event.step_key or "", event.job_name.endswith("gc_backup")
+        return step.replace("swept_set", "backup") if backs_up else step

@@ -109,8 +109,8 @@ class Execution:
         for name, key in ((REPOSITORY, repository), (RUN, run)):
             if not context.instance.has_dynamic_partition(names.of(name), key):
                 raise ConfigurationError(
-                    f"the partition key {key!r} of {names.of(name)!r} was removed from Dagster "
-                    "since this run was launched: add it, and launch it again"
+                    f"Dagster has no partition key {key!r} of {names.of(name)!r} (it was removed "
+                    "since this run was launched, or never there): add it, and launch the run again"
                 )
         return found
 

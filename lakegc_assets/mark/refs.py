@@ -22,7 +22,9 @@ from lakegc_assets.storage.errors import ObjectNotFoundError
 #: What to do where nothing is at a place to which lakeFS wrote.
 LOOKED_ELSEWHERE: Final = (
     "correct endpoint, region, account or local_root of the store, so that both look at the same "
-    "place"
+    "place. If they do, lakeFS has changed the name of the namespace where it wrote them, as it "
+    "does with percent signs in it, and with blanks and other letters than those of ASCII on local "
+    "storage: such a repository cannot be collected"
 )
 _HEADER: Final = ["commit_id", "expired", "metarange_id"]
 _COMMIT_ID: Final = re.compile(r"[0-9a-f]{64}")

@@ -37,6 +37,9 @@ def backed_up(reported: Completed, place: Path) -> str:  # noqa: ARG001 - what i
         *("--engine", "embedded"),
     )
     say(result, 0)
+    # A sweep is made in the same step; nobody who backs up is to read that it has begun.
+    assert "backup                 started" in result.stderr
+    assert "swept_set" not in result.stderr
     return result.stdout
 
 

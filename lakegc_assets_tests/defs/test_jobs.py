@@ -422,5 +422,5 @@ def test_a_run_without_its_partition_says_so(
         "dagster/partition/repository": "collected",
         "dagster/partition/run": "removed",
     }
-    with _stopped(ConfigurationError, "the partition key 'removed' of 'run' was removed"):
+    with _stopped(ConfigurationError, "Dagster has no partition key 'removed' of 'run'"):
         run(definitions, "gc", instance, None, "store_listing", tags=tags)
