@@ -198,7 +198,8 @@ def _entry(repo: Repository, base: str, info: ObjectInfo) -> Entry:
         inside = repo.place.relatives(address)
     except UnresolvableAddressError as error:
         raise LakegcError(f"{address} cannot be imported: {error}") from None
-    if inside:
+    # Of another folder of this server it is known that it is none of the namespace's.
+    if inside and base == f"{repo.place.scheme}://{repo.place.authority}":
         raise LakegcError(f"{address} is inside the repository's storage namespace")
     return Entry(
         address=address,
