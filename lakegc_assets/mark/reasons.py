@@ -254,7 +254,7 @@ def survivors(
 
 
 def _outcomes_of(work: SessionFolder, swept: AttemptArtifacts | None) -> DataFrame:
-    """What became of the objects of a run (``SWEPT``); nothing where no sweep of it has ended."""
+    """The outcomes of the objects of a run (``SWEPT``); none where no sweep of it has ended."""
     if swept is None or not swept.has("swept_set"):
         return work.frames.create(SWEPT.empty_table())
     parts = swept.manifest("swept_set").parts["data"]
