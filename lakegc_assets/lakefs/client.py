@@ -207,14 +207,18 @@ class LakeFSClient(Transport):
         """A tag."""
         return self._get(Tag, "repositories", repository, "tags", tag)
 
-    def commit(self, repository: str, commit_id: str) -> Commit:
-        """A commit."""
+    def commit(self, repository: str, commit_id: str, *, by_name: bool = True) -> Commit:
+        """A commit.
+
+        ``by_name``: whether one that is not found by its id is asked for by the name of a branch or
+            tag that has it, for which all of these are listed.
+        """
         try:
             told = self._get(Commit, "repositories", repository, "commits", commit_id)
         except EndpointNotFoundError:
             raise
         except NotFoundError:
-            found = self._named(repository, commit_id)
+            found = self._named(repository, commit_id) if by_name else None
             if found is None:
                 raise
             return found
@@ -269,11 +273,9 @@ class LakeFSClient(Transport):
     def _named(self, repository: str, commit_id: str) -> Commit | None:
         """A commit, by the name of a branch or tag that has it; None where none has."""
         name = self._name_of(repository, commit_id)
-        found = (
-            None
-            if name is None
-            else next(self._log(repository, name, commit_id, first_parent=True), None)
-        )
+        if name is None:
+            return None
+        found = next(self._log(repository, name, commit_id, first_parent=True), None)
         return found if found is not None and found.id == commit_id else None
 
     def _name_of(self, repository: str, commit_id: str) -> str | None:

@@ -38,8 +38,11 @@ def is_changed(told: Commit) -> bool:
 
 
 def as_picked(told: Commit, ids: Iterable[str], committers: Iterable[str]) -> Commit | None:
-    """Such a commit as it was made, of one of some commits; None where it was of none of them."""
-    for origin, committer in product(ids, list(committers)):
+    """Such a commit as it was made, of one of some commits; None where it was of none of them.
+
+    ``ids`` are those of the commits, ``committers`` of any of them.
+    """
+    for origin, committer in product(ids, committers):
         metadata = {**told.metadata, _ORIGIN: origin, _COMMITTER: committer}
         made = _with(told, told.id, metadata)
         if is_proven(made):

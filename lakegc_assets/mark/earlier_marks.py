@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
@@ -107,12 +108,16 @@ class EarlierMarks:
         ids, made = list(commits), self.ctx.connections.made
         if mark.manifest.facts.get(MADE, made) == made:
             return ids
-        found = thread_map(self._has, ids, _THREADS)
+        client, repository = self.ctx.client, self.ctx.repository
+        # Listed once, and not for each commit that is not found.
+        refs = chain(client.branches(repository), client.tags(repository))
+        named = {ref.commit_id for ref in refs}
+        found = thread_map(lambda one: one in named or self._has(one), ids, _THREADS)
         return [i for i, there in zip(ids, found, strict=True) if there]
 
     def _has(self, commit_id: str) -> bool:
         try:
-            self.ctx.client.commit(self.ctx.repository, commit_id)
+            self.ctx.client.commit(self.ctx.repository, commit_id, by_name=False)
         except EndpointNotFoundError:
             raise
         except NotFoundError:

@@ -199,10 +199,11 @@ def load_commits(
             ) from error
         if ref not in commits:
             raise IntegrityError(f"the log of {ref} in {repository!r} does not start with it")
-    committers = {commit.committer for commit in commits.values()}
-    for told in changed:
-        made = as_picked(told, [*commits, *known], committers)
-        commits[told.id] = _checked(repository, made or told)
+    if changed:
+        origins, committers = [*commits, *known], {one.committer for one in commits.values()}
+        for told in changed:
+            made = as_picked(told, origins, committers)
+            commits[told.id] = _checked(repository, made or told)
     return commits
 
 

@@ -15,10 +15,12 @@ import pytest
 from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.embedded.refs import history
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark import commits
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
-from lakegc_assets.mark.earlier_marks import unread_marks
+from lakegc_assets.mark.earlier_marks import latest_marks, unread_marks
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.recovery.copies import OBJECTS
 from lakegc_assets.run.context import RunContext
@@ -296,6 +298,31 @@ def test_what_a_restored_repository_has_still_counts(lake: SmallLake, spark: Ses
     amend(past, "first", repository_made=1)
     past.reset()
     assert not past.is_candidate("second")
+
+
+def test_commits_that_a_restored_repository_lacks_take_a_request_each(
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not lists of all branches and tags: a mark may know very many of them."""
+    past = Past(lake, spark)
+    rules(past)
+    past.mark("first", find_active_commits)
+    amend(past, "first", repository_made=1)
+    asked: list[str] = []
+    real = LakeFSClient.call
+
+    def call(client: LakeFSClient, method: str, *path: str, **more: Any) -> Any:
+        asked.append(path[-2] if "commits" in path else path[-1])
+        if asked[-1] == "commits":
+            raise NotFoundError("commit not found")
+        return real(client, method, *path, **more)
+
+    ctx = lake.context(spark, "second").connect()
+    marks = latest_marks(ctx, {})
+    monkeypatch.setattr(LakeFSClient, "call", call)
+    head = marks.forgotten()["commit_id"].to_pylist()
+    assert head == [past.commit]
+    assert sorted(asked) == ["branches", "commits", "commits", "tags"]
 
 
 @pytest.mark.parametrize("cut", ["list_prefixes", "list"])

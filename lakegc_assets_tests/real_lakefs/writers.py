@@ -31,6 +31,8 @@ from lakegc_assets_tests.real_lakefs.server import ACCESS_KEY, SECRET_KEY
 _DAY_S: Final = 86_400
 _PATHS: Final = ("a", "b/c", "d e", "ü", "x|y", "t/part=1", "_SUCCESS")
 _PART: Final = 5 << 20
+#: Of a commit with metadata lakeFS changes these when it is cherry-picked.
+_COMMITTED: Final = {"message": "a commit", "metadata": {"by": "a writer"}}
 _TIMEOUT_S: Final = 60
 _MOST_BRANCHES: Final = 8
 
@@ -260,7 +262,7 @@ class Writers:
                 later = self._old[branch] + chance.uniform(0, 20 * _DAY_S)
                 self._old[branch] = min(later, time.time() - 3 * _DAY_S)
                 date = {"date": int(self._old[branch])}
-        made = self._lake.call("POST", f"/branches/{branch}/commits", json={"message": "c", **date})
+        made = self._lake.call("POST", f"/branches/{branch}/commits", json={**_COMMITTED, **date})
         if not date:
             self._remember(made["id"])
 

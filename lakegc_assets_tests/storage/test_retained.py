@@ -174,6 +174,15 @@ def test_blocks_in_azurite(
     assert [key for page in store.list() for key in page["key"].to_pylist()] == ["data/b", "data/c"]
 
 
+#: A bucket of S3 with versions, and without locks.
+_VERSIONED = (
+    Answer(
+        body=f"<VersioningConfiguration {_XML}><Status>Enabled</Status></VersioningConfiguration>"
+    ),
+    Answer(404, "<Error><Code>ObjectLockConfigurationNotFoundError</Code></Error>"),
+)
+
+
 def generations(*items: object, **more: str) -> Answer:
     return Answer(body=json.dumps({"kind": "storage#objects", "items": items, **more}))
 
@@ -220,9 +229,7 @@ def test_a_list_of_versions_that_does_not_say_that_it_is_whole_is_no_number(
 ) -> None:
     """boto3 takes the page for the last one."""
     script.answers = [
-        Answer(body=f"<VersioningConfiguration {_XML}><Status>Enabled</Status>"
-               "</VersioningConfiguration>"),
-        Answer(404, "<Error><Code>ObjectLockConfigurationNotFoundError</Code></Error>"),
+        *_VERSIONED,
         Answer(body=f"<ListVersionsResult {_XML}>{follows}</ListVersionsResult>"),
     ]  # fmt: skip
     with pytest.raises(StorageError, match="a list of versions ends without saying"):
@@ -249,9 +256,7 @@ def test_what_was_written_by_a_clock_ahead_is_not_locked(script: Script) -> None
     )
     listed = f"<ListVersionsResult {_XML}><IsTruncated>false</IsTruncated>{version}"
     script.answers = [
-        Answer(body=f"<VersioningConfiguration {_XML}><Status>Enabled</Status>"
-               "</VersioningConfiguration>"),
-        Answer(404, "<Error><Code>ObjectLockConfigurationNotFoundError</Code></Error>"),
+        *_VERSIONED,
         Answer(body=f"{listed}</ListVersionsResult>"),
     ]  # fmt: skip
     found = open_store("s3://bkt/ns", script.config()).retained()

@@ -319,9 +319,11 @@ def hard_reset(lake: Lake, repository: str, branch: str, ref: str, *, force: boo
         repo = catalog.writable_repository(db, repository, force=force)
         protection.require_movable(db, repo, branch)
         target = catalog.branch(db, repo, branch)
-        catalog.move_branch(db, target, refs.resolve_commit(db, repo, ref).id)
-        if Fault.RESET_KEEPS_STAGED not in lake.settings.faults:
+        keeps_staged = Fault.RESET_KEEPS_STAGED in lake.settings.faults
+        if not keeps_staged:
             require_clean(lake, db, repo, target)
+        catalog.move_branch(db, target, refs.resolve_commit(db, repo, ref).id)
+        if not keeps_staged:
             # A tombstone of what HEAD does not have is no change there, but may be one here.
             staging.drop(db, target, b"")
 
