@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cache
 from typing import Annotated, Any, ClassVar, Final
@@ -46,8 +46,7 @@ class JsonRecord:
 
     def to_bytes(self) -> bytes:
         """As it is stored: JSON with sorted keys."""
-        values = asdict(self)
-        text = json.dumps(values, sort_keys=True, ensure_ascii=False, default=datetime.isoformat)
+        text = json.dumps(self, sort_keys=True, ensure_ascii=False, default=_plain)
         # A command line may hold what is no text, and would be no JSON.
         return text.encode(errors="replace")
 
@@ -74,6 +73,13 @@ class JsonRecord:
     @classmethod
     def _require_version(cls, values: Mapping[str, Any], where: str) -> None:
         """Refuse a record of another version: these may have other fields."""
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - any field, and what JSON has for it
+    """A time as text, or the fields of a dataclass; ``asdict`` would copy all that is below it."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return {one.name: getattr(value, one.name) for one in fields(value)}
 
 
 @cache
