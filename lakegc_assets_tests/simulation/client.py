@@ -224,7 +224,7 @@ class SimClient:
             raise NotFoundError(f"ref {ref!r} not found")
         return iter(list(lake.ancestry(ref)))
 
-    def commit(self, repository: str, commit_id: str, *, by_name: bool = True) -> Commit:
+    def commit(self, repository: str, commit_id: str, **_how: bool) -> Commit:
         return next(self.log(repository, commit_id))
 
     def gc_rules(self, repository: str) -> dict[str, Any] | None:
