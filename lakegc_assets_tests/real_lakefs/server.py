@@ -1,12 +1,18 @@
-"""lakeFS itself on this machine: built from its source in a pinned version, over a store."""
+"""lakeFS itself on this machine, over a store: built from its source in a pinned version.
+
+``LAKEFS`` may name the program of another version, which then is run instead.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+
+import requests
 
 from lakegc_assets_tests.storage.servers import ROOT, Server, installed, running
 
@@ -18,11 +24,13 @@ _PACKAGE: Final = "github.com/treeverse/lakefs"
 
 
 def lakefs_program() -> Path:
-    """The server, built when it is asked for the first time, which takes some minutes.
+    """The server that ``LAKEFS`` names, or one built the first time, which takes some minutes.
 
     Raises:
         ServerUnavailableError: it cannot be built on this machine.
     """
+    if named := os.environ.get("LAKEFS"):
+        return Path(named).resolve()
     version = f"-X {_PACKAGE}/pkg/version.Version={_VERSION}"
     # It has a module of its own, since Go installs none by its name whose go.mod replaces others.
     command = ["build", "-C", "{folder}", "-mod=mod", "-ldflags", version, "-o", "{folder}/lakefs"]
@@ -52,21 +60,22 @@ def lakefs(
             "blockstore": dict(blockstore),
             # Servers of one user share a cache otherwise, and take each other's files out of it.
             "committed": {"local_cache": {"dir": str(folder / "cache")}},
-            "installation": {
-                "user_name": "tests",
-                "access_key_id": ACCESS_KEY,
-                "secret_access_key": SECRET_KEY,
-            },
             "stats": {"enabled": False},
-            "usage_report": {"enabled": False},
-            "email_subscription": {"enabled": False},
         }
         file = folder / "lakefs.yaml"
         # JSON is YAML.
         file.write_text(json.dumps(configuration))
         return [str(program), "--config", str(file), "run"]
 
+    # Older versions refuse a configuration with names that they do not know.
+    quiet = {
+        "LAKEFS_USAGE_REPORT_ENABLED": "false", "LAKEFS_EMAIL_SUBSCRIPTION_ENABLED": "false"
+    }  # fmt: skip
     log = folder / "lakefs.log"
-    server = Server("lakeFS", command, log, dict(environment), "/_health")
+    server = Server("lakeFS", command, log, {**quiet, **environment}, "/_health")
     with running(server):
+        key = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+        user = {"username": "tests", "key": key}
+        url = f"{server.endpoint}/api/v1/setup_lakefs"
+        requests.post(url, json=user, timeout=60).raise_for_status()
         yield server

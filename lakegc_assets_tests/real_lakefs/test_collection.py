@@ -93,7 +93,7 @@ def test_nothing_is_lost_beside_writers_of_all_kinds(
         url = f"{server.endpoint}/api/v1/repositories"
         made = {"name": "lake", "storage_namespace": place.namespace}
         requests.post(url, json=made, auth=(ACCESS_KEY, SECRET_KEY), timeout=60).raise_for_status()
-        lake.call("PUT", "/settings/gc_rules", json={"default_retention_days": 2, "branches": []})
+        lake.set_rules({"default_retention_days": 2, "branches": []})
         collect = Collector(tmp_path, server, place)
         with Writers(lake, _WRITERS, signs=place.signs) as writers:
             for number in range(_RUNS):

@@ -57,6 +57,14 @@ class Lake:
             raise RefusedError(answer.status_code, f"{method} {path}", answer.text[:200])
         return answer.json() if "json" in answer.headers.get("content-type", "") else None
 
+    def set_rules(self, rules: Mapping[str, Any]) -> None:
+        """Replace the retention rules."""
+        try:
+            self.call("PUT", "/settings/gc_rules", json=rules)
+        except RefusedError:
+            # Older servers have the call at another path.
+            self.call("POST", "/gc/rules", json=rules)
+
     def read(self, ref: str, path: str) -> int:
         """The status of reading an object."""
         url = f"{self.endpoint}/api/v1/repositories/{self.repository}/refs/{ref}/objects"
@@ -169,7 +177,8 @@ class Writers:
                 operation(chance)
             except RefusedError as error:
                 self.refused[name, error.args[0]] += 1
-            except (ClientError, BotoCoreError) as error:
+            except (ClientError, BotoCoreError, requests.ConnectionError) as error:
+                # It may be started again meanwhile.
                 self.refused[name, type(error).__name__] += 1
             else:
                 self.done[name] += 1
@@ -201,7 +210,7 @@ class Writers:
     def _upload(self, chance: random.Random) -> None:
         self._lake.call(
             "POST", f"/branches/{self._any(chance)}/objects", params={"path": _path(chance)},
-            data=_content(chance), headers={"Content-Type": "application/octet-stream"},
+            files={"content": _content(chance)},
         )  # fmt: skip
 
     def _put(self, chance: random.Random) -> None:
