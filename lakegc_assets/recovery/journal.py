@@ -18,7 +18,7 @@ from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.recovery.backups import FOLDER, OUTCOMES
 from lakegc_assets.recovery.workspace import Workspace
-from lakegc_assets.run.records import RecordFiles, read_whole, write_values
+from lakegc_assets.run.records import read_whole, write_values
 from lakegc_assets.storage.base import ObjectStore
 
 R = TypeVar("R")
@@ -59,10 +59,7 @@ def gather(space: Workspace, backup: ObjectStore, prefix: str = "") -> Dataset:
 
     ``prefix``: of the names of the batches.
     """
-    url, prefix = backup.url, f"{_LEDGER}{prefix}"
-    files = RecordFiles(space.connections, url, prefix, OUTCOMES, skip_damaged=True)
-    parts = files.gather(space.ctx.tasks, space.attempt.url, space.below("journal").name)
-    return space.dataset(parts, OUTCOMES)
+    return space.gather("journal", backup.url, f"{_LEDGER}{prefix}", OUTCOMES)
 
 
 def for_each(backup: ObjectStore, function: Callable[[str, pa.Table], R]) -> list[R]:

@@ -18,9 +18,8 @@ from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery.undeletion import RestoreOutcome
 from lakegc_assets.run.artifacts import AttemptArtifacts
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.json_record import JsonRecord, Moment
-from lakegc_assets.run.records import RecordFiles, read_whole, write_values
+from lakegc_assets.run.records import read_whole, write_values
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET: Final = "restored_set"
@@ -102,21 +101,18 @@ def record(
     write_values(artifacts, f"{ledger}{name}.parquet", rows, RESTORED)
 
 
-def ledger_files(
-    connections: Connections, attempt: AttemptArtifacts, restore_id: str
-) -> RecordFiles:
-    """The files of the ledger of a restore: of a damaged one nothing is known, so it is skipped."""
-    prefix = f"{folder(restore_id)}/ledger/"
-    return RecordFiles(connections, attempt.url, prefix, RESTORED, skip_damaged=True)
+def ledger(restore_id: str) -> str:
+    """Folder of the ledger of a restore below the attempt, with a slash at its end."""
+    return f"{folder(restore_id)}/ledger/"
 
 
 def recorded(attempt: AttemptArtifacts, restore_id: str) -> pa.Table:
     """All records of a restore (``RESTORED``), where an address may stand more than once.
 
-    For people, who ask for it seldom: a restore takes ``ledger_files`` as a dataset.
+    For people, who ask for it seldom: a restore has it as a dataset.
     """
-    store, ledger = attempt.store(), f"{folder(restore_id)}/ledger/"
-    keys = sorted(key for key in attempt.files(folder(restore_id)) if key.startswith(ledger))
+    store, below = attempt.store(), ledger(restore_id)
+    keys = sorted(key for key in attempt.files(folder(restore_id)) if key.startswith(below))
     # What a damaged file said is asked for again.
     tables = thread_map(lambda key: read_whole(store, key, RESTORED), keys, _THREADS)
     return pa.concat_tables([RESTORED.empty_table(), *tables])

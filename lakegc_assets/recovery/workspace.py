@@ -16,6 +16,7 @@ from lakegc_assets.mark.marked_objects import Stretch, stretches
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.records import RecordFiles
 from lakegc_assets.run.scratch import Folder, remove
 
 R = TypeVar("R")
@@ -57,6 +58,17 @@ class Workspace:
     def tables(self, rows: Dataset) -> Iterator[pa.Table]:
         """The rows of a dataset of the attempt, a file at a time."""
         return read_parts(self.connections.open(rows.url), rows.parts, rows.schema.names)
+
+    def gather(
+        self, name: str, url: str, prefix: str, schema: pa.Schema, *, skip_damaged: bool = True
+    ) -> Dataset:
+        """Copy what tasks have recorded below a prefix of the store at ``url``, batch by batch.
+
+        A damaged file counts as absent, or raises IntegrityError; see ``RecordFiles``.
+        """
+        files = RecordFiles(self.connections, url, prefix, schema, skip_damaged)
+        parts = files.gather(self.ctx.tasks, self.attempt.url, self.below(name).name)
+        return self.dataset(parts, schema)
 
     def write_tables(self, name: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> Dataset:
         """Write rows to files below a name in the folder."""

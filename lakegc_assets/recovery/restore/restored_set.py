@@ -156,9 +156,9 @@ def _outcomes(space: Workspace, restore_id: str, to: str | None = None) -> Datas
 
     ``to``: folder for the files, below the attempt; None for one of this try.
     """
-    files = record.ledger_files(space.connections, space.attempt, restore_id)
-    url, folder = space.attempt.url, f"{space.folder}ledger/"
-    recorded = space.dataset(files.gather(space.ctx.tasks, url, folder), RESTORED)
+    url = space.attempt.url
+    # What a damaged file said is asked for again.
+    recorded = space.gather("ledger", url, record.ledger(restore_id), RESTORED)
     if not recorded.rows:
         return recorded
     to = to or f"{space.folder}outcomes/"
@@ -223,7 +223,7 @@ def _bring_back(
     orders = Orders(
         space.connections,
         space.attempt.url,
-        f"{folder(restore_id)}/ledger/",
+        record.ledger(restore_id),
         None if found.backup is None else found.backup.store.url,
         lease.token,
     )

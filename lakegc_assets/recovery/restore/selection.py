@@ -23,9 +23,8 @@ from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.hashing import KeyDigest
-from lakegc_assets.run.records import RecordFiles
 from lakegc_assets.sweep import relations as of_sweep
-from lakegc_assets.sweep.ledger import ASSET, SWEPT
+from lakegc_assets.sweep.ledger import FOLDER, SWEPT
 from lakegc_assets.sweep.lost_objects import LOST, other_backup, usable_copies
 from lakegc_assets.wording import counted
 
@@ -214,12 +213,10 @@ def find_objects(
 
 def deleted_versions(space: Workspace) -> Dataset:
     """Under which versions the store may have kept what a sweep deleted, each address once."""
-    prefix = f"{ASSET}/ledger/"
-    files = RecordFiles(space.connections, space.attempt.url, prefix, SWEPT, skip_damaged=False)
     try:
-        ledger = files.gather(space.ctx.tasks, space.attempt.url, f"{space.folder}swept/")
-        if ledger:
-            swept, what = space.dataset(ledger, SWEPT), "find what was deleted"
+        swept = space.gather("swept", space.attempt.url, FOLDER, SWEPT, skip_damaged=False)
+        if swept.parts:
+            what = "find what was deleted"
             return space.derive("versions", _VERSIONS, what, of_sweep.outcomes, swept)
     except (LakegcError, pa.ArrowException, ValueError, OSError):
         # It only says under which versions the store may have kept them: they are searched for.
