@@ -1,45 +1,96 @@
-"""Google Cloud Storage as an object store, over its JSON API.
+"""Google Cloud Storage as an object store, over its JSON API; unfinished uploads by its XML API.
 
-An object's generation is its etag here: it changes with each write, and GCS takes it as a condition
-for puts and deletes alike.
+An object's generation is its etag here: it changes with each write, GCS takes it as a condition for
+puts and deletes alike, and it names a deleted object for good: with versioning it is copied to its
+name again, with soft delete it is restored, both if no object has the name now. Uploads of the XML
+API keep their parts until somebody ends them; resumable uploads, of the JSON API, end by themselves
+after a week.
 
-Format: https://cloud.google.com/storage/docs/json_api/v1
+Format: https://cloud.google.com/storage/docs/json_api/v1,
+https://cloud.google.com/storage/docs/json_api/v1/objects/restore and
+https://cloud.google.com/storage/docs/xml-api/get-bucket-uploads
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from functools import partial
+from itertools import chain
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import requests
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.storage.bucket_store import path_problem
+from lakegc_assets.storage.bucket_store import UploadingStore, overlap, path_problem, undelete_each
 from lakegc_assets.storage.bulk import Answer, Bulk, Deadline, answer_of_one
-from lakegc_assets.storage.errors import ObjectNotFoundError
-from lakegc_assets.storage.gcs.objects import GcsObject, copy, is_generation
-from lakegc_assets.storage.gcs.service import read_page
-from lakegc_assets.storage.gcs.versions import GcsVersions
-from lakegc_assets.storage.http import HttpFailure, Request, Sign, explaining
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
+from lakegc_assets.storage.gcs.objects import GcsObject, copy, is_generation, rewrite
+from lakegc_assets.storage.gcs.service import GcsService, next_page_token, open_service, read_page
+from lakegc_assets.storage.http import HttpFailure, Request, Sign, each_page, explaining
 from lakegc_assets.storage.pages import Page, follow, relative
-from lakegc_assets.storage.values import Copied, CopyRequest, KeyRange
+from lakegc_assets.storage.values import (
+    Copied,
+    CopyRequest,
+    DataProtection,
+    KeyRange,
+    Lost,
+    MultipartUpload,
+    Recovery,
+    Retained,
+    UndeleteOutcome,
+)
 
 # What a bound may hold, and an object's name may not: the listing is asked for less than the bound.
 _LAST: Final = "\U0010ffff"
 _ODD: Final = re.compile(rf"[\x00-\x1f{_LAST}]")
 _FIELDS: Final = "name,size,updated,generation"
+_DAY_S: Final = 86400
+#: The fields of a bucket that ``_recovery_of`` and ``_locks_of`` read.
+_SETTINGS: Final = (
+    "softDeletePolicy,versioning,lifecycle,retentionPolicy,defaultEventBasedHold,objectRetention"
+)
+#: The field that only objects that are not the latest have, by the kind of list.
+_ENDED: Final = {"versions": "timeDeleted", "softDeleted": "softDeleteTime"}
+#: The fields of an object about its locks.
+_LOCKS: Final = ("temporaryHold", "eventBasedHold", "retentionExpirationTime", "retention")
+#: The list that has elements of a tag, and where what a request has to go on with stands in it.
+_LISTS: Final = {
+    "Upload": (
+        "ListMultipartUploadsResult",
+        {"key-marker": "NextKeyMarker", "upload-id-marker": "NextUploadIdMarker"},
+    ),
+    "Part": ("ListPartsResult", {"part-number-marker": "NextPartNumberMarker"}),
+}
+#: Whether another page follows, as lists of the XML API say it.
+_FOLLOWS: Final = {"true": True, "false": False}
 
 
-class GcsStore(GcsVersions):
-    """The objects of a bucket below a prefix."""
+class GcsStore(UploadingStore[GcsObject]):
+    """The objects of a bucket below a prefix, and what Google keeps in it of deleted ones."""
 
     keys_per_delete = 100
     names_missing_buckets = False
     # A listing begins at a bound that GCS can take, which is not always the one that is wanted.
     starts_after = False
+
+    @property
+    def service(self) -> GcsService:
+        """The service at the endpoint: one for all stores of one configuration."""
+        return open_service(self.config)
+
+    def _object(self, full_key: str, where: str, config: StoreConfig) -> GcsObject:
+        """See ``BucketStore``. The service itself cuts what takes long into several requests."""
+        return GcsObject(self.service, self.bucket, full_key, where, config.max_attempts)
+
+    @property
+    def _bucket_url(self) -> str:
+        return f"{self.service.url}/storage/v1/b/{quote(self.bucket, safe='')}"
 
     def reached_by(self) -> tuple[Any, ...]:
         return GcsStore, self.config.gcs
@@ -140,3 +191,254 @@ class GcsStore(GcsVersions):
 
         for page in follow(ask, prefix, where, one_level=one_level):
             yield relative(page, self.prefix)
+
+    def recovery(self) -> Recovery:
+        """See ``ObjectStore``: soft delete, versions and retention policies of the bucket."""
+        return self._settings()[0]
+
+    def data_protection(self) -> DataProtection:
+        """See ``ObjectStore``: the same, and what holds single objects."""
+        recovery, locks = self._settings()
+        return DataProtection.of(recovery).with_locks(locks)
+
+    def _settings(self) -> tuple[Recovery, Sequence[str]]:
+        """The protection of deleted objects by the bucket, and what may hold single ones."""
+        fields = urlencode({"fields": _SETTINGS})
+        try:
+            answer = self.service.send("GET", f"{self._bucket_url}?{fields}")
+            settings = json.loads(answer.content)
+            return _recovery_of(settings, self.prefix, self._url), _locks_of(settings)
+        except (HttpFailure, ValueError, AttributeError, TypeError) as error:
+            code = error.code if isinstance(error, HttpFailure) else error
+            advice = ": look at its soft delete and its versioning, or allow storage.buckets.get"
+            return Recovery.unknown(self._url, code, advice), ()
+
+    def _expirations(self) -> Iterable[tuple[str, float]]:
+        """See ``UploadingStore``: rules that only the age of an object decides."""
+        answer = self.service.send("GET", f"{self._bucket_url}?fields=lifecycle")
+        try:
+            rules = json.loads(answer.content).get("lifecycle", {}).get("rule", ())
+            return [found for rule in rules for found in _expiries(rule)]
+        except (ValueError, TypeError, AttributeError) as error:
+            raise HttpFailure("NoAnswer", "damaged rules of the bucket") from error
+
+    def retained(self, prefix: str = "") -> Retained:
+        """See ``ObjectStore``: generations that are not the latest, and what soft delete has."""
+        # That is in no list of versions, and who may not see it sees a refusal.
+        with explaining(f"{self._url}: listing versions"):
+            found = (self._kept(which, self.prefix + prefix) for which in _ENDED)
+            return Retained.counting(chain.from_iterable(found))
+
+    def _kept(self, which: str, prefix: str) -> Iterator[tuple[int, bool, datetime | None]]:
+        """Size, hold and last lock of what a kind of list has besides the latest generations."""
+        fields = f"items({','.join(['size', *_LOCKS, _ENDED[which]])}),kind,nextPageToken"
+        query = {which: "true", "prefix": prefix, "fields": fields}
+
+        def ask(token: str | None) -> tuple[list[tuple[int, bool, datetime | None]], str | None]:
+            asked = {**query, "pageToken": token} if token else query
+            answer = self.service.send("GET", f"{self._bucket_url}/o?{urlencode(asked)}")
+            try:
+                page = json.loads(answer.content)
+                following = next_page_token(page)
+                old = [one for one in page.get("items", ()) if one.get(_ENDED[which])]
+                return [
+                    (int(one["size"]), _is_held(one), _locked_until(one)) for one in old
+                ], following
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                raise HttpFailure("NoAnswer", "a damaged list of versions") from error
+
+        return chain.from_iterable(each_page(ask, "versions"))
+
+    def _uploads(self) -> Iterator[MultipartUpload]:
+        """See ``UploadingStore``: those of the XML API."""
+        for element in self._listed("", {"uploads": "", "prefix": self.prefix}, "Upload"):
+            names = ("Key", "UploadId", "Initiated")
+            key, upload_id, begun = (_text(element, name) for name in names)
+            yield MultipartUpload(key, upload_id, _time(begun), _time(begun), 0)
+
+    def _parts(self, upload: MultipartUpload) -> Iterator[tuple[int, datetime]]:
+        for element in self._listed(upload.key, {"uploadId": upload.upload_id}, "Part"):
+            size = _text(element, "Size")
+            if not size.isdecimal():
+                raise HttpFailure("NoAnswer", f"a part has the size {size!r}")
+            yield int(size), _time(_text(element, "LastModified"))
+
+    def _listed(self, full_key: str, query: Mapping[str, str], tag: str) -> Iterator[ET.Element]:
+        """The elements of a list of the XML API. Raises HttpFailure."""
+        root_tag, markers = _LISTS[tag]
+
+        url = f"{self._xml_url(full_key)}?{urlencode(query, quote_via=quote)}"
+
+        def ask(begins: str | None) -> tuple[Iterator[ET.Element], str | None]:
+            answer = self.service.send("GET", url + (begins or ""))
+            try:
+                root = ET.fromstring(answer.content)  # noqa: S314 - expat refuses what would grow
+            except ET.ParseError as error:
+                raise HttpFailure("NoAnswer", f"a damaged list of {tag}s: {error}") from error
+            for element in root.iter():
+                element.tag = element.tag.rpartition("}")[2]
+            if root.tag != root_tag:
+                raise HttpFailure("NoAnswer", f"the answer is no list of {tag}s, but a {root.tag}")
+            follows = _text(root, "IsTruncated").lower()
+            if follows not in _FOLLOWS:
+                raise HttpFailure("NoAnswer", f"a list of {tag}s has IsTruncated {follows!r}")
+            named = {name: root.findtext(tag) or "" for name, tag in markers.items()}
+            next_page = f"&{urlencode(named, quote_via=quote)}" if _FOLLOWS[follows] else None
+            return root.iter(tag), next_page
+
+        return chain.from_iterable(each_page(ask, f"{tag}s"))
+
+    def _abort(self, full_key: str, upload_id: str) -> None:
+        query = urlencode({"uploadId": upload_id}, quote_via=quote)
+        self.service.send("DELETE", f"{self._xml_url(full_key)}?{query}")
+
+    def _xml_url(self, full_key: str = "") -> str:
+        """The URL of an object, or of the bucket, in the XML API."""
+        name = f"{self.bucket}/{full_key}" if full_key else self.bucket
+        return f"{self.service.url}/{quote(name, safe='/~')}"
+
+    def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
+        ways = (_is_kept,) if dry_run else (_copied, _restored)
+
+        def bring_back(lost: Lost) -> UndeleteOutcome:
+            if not is_generation(lost.etag):
+                detail = f"it cannot have the etag {lost.etag!r}: generations are numbers"
+                return UndeleteOutcome(lost.key, "failed", "InvalidKey", detail)
+            one = self.object_at(lost.key)
+            # The condition is what counts; but emulators know none, and would overwrite.
+            if _found(one.fetch_state):
+                return UndeleteOutcome(lost.key, "already_there")
+            self._require_bucket_exists()
+            if any(way(one, lost.etag) for way in ways):
+                return UndeleteOutcome(lost.key, "restored")
+            detail = f"the bucket keeps no generation {lost.etag} of it"
+            return UndeleteOutcome(lost.key, "not_kept", None, detail)
+
+        return undelete_each(objects, bring_back, self._url)
+
+    def _require_bucket_exists(self) -> None:
+        """Without its bucket an object is not known to be missing. Raises HttpFailure."""
+        try:
+            self._require_bucket()
+        except ConfigurationError as error:
+            raise HttpFailure("NoSuchBucket", error) from error
+        except StorageError as error:
+            raise HttpFailure("NoAnswer", error) from error
+
+
+def _copied(one: GcsObject, generation: str) -> bool:
+    """Copy a generation that is not the current one; False if there is none."""
+    query = {"sourceGeneration": generation, "ifGenerationMatch": "0"}
+    return _found(lambda: rewrite(one, one, query))
+
+
+def _restored(one: GcsObject, generation: str) -> bool:
+    """Restore a generation that soft delete keeps; False if there is none."""
+    query = urlencode({"generation": generation, "ifGenerationMatch": "0"})
+    return _found(lambda: one.service.send("POST", f"{one.url()}/restore?{query}"))
+
+
+def _is_kept(one: GcsObject, generation: str) -> bool:
+    """True if versions or soft delete have a generation."""
+    query = {"generation": generation, "fields": "generation"}
+    urls = [one.url(**query), one.url(**query, softDeleted="true")]
+    return any(_found(partial(one.service.send, "GET", url)) for url in urls)
+
+
+def _found(send: Callable[[], object]) -> bool:
+    """False where the answer is that nothing is there. Raises HttpFailure."""
+    try:
+        send()
+    except HttpFailure as failure:
+        if failure.kind is not ObjectNotFoundError:
+            raise
+        return False
+    return True
+
+
+def _is_held(listed: Mapping[str, Any]) -> bool:
+    return bool(listed.get("temporaryHold") or listed.get("eventBasedHold"))
+
+
+def _locked_until(listed: Mapping[str, Any]) -> datetime | None:
+    """The end of the last lock of an object, UTC; None where it never had any."""
+    dates = (
+        listed.get("retentionExpirationTime"),
+        listed.get("retention", {}).get("retainUntilTime"),
+    )
+    return max(map(_time, filter(None, dates)), default=None)
+
+
+def _recovery_of(settings: Mapping[str, Any], prefix: str, where: str) -> Recovery:
+    """The protection below a prefix by ``_SETTINGS``. Raises ValueError and others: it is none."""
+    soft = int(settings.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / _DAY_S
+    versions = bool(settings.get("versioning", {}).get("enabled"))
+    rules = settings.get("lifecycle", {}).get("rule", [])
+    ends = [days for rule in rules if (days := _days(rule, prefix)) is not None]
+    found = []
+    if soft:
+        found.append(
+            f"soft delete is on: deleted objects stay for {soft:g} days, and are paid for until "
+            "then"
+        )
+    if versions:
+        until = f"for {min(ends):g} days, by" if ends else "until it is removed by"
+        found.append(
+            f"versioning is on: deleted objects stay, and are paid for, {until} a lifecycle rule"
+        )
+    if settings.get("retentionPolicy"):
+        found.append("a retention policy is set: younger objects cannot be deleted")
+    notice = f"{where}: {'; '.join(found or ['the bucket keeps nothing of what is deleted'])}"
+    if versions:
+        # What a rule removes is kept by soft delete from then on.
+        return Recovery("versions", min(ends) + soft if ends else None, notice)
+    return Recovery("soft_delete", soft, notice) if soft else Recovery("nothing", None, notice)
+
+
+def _locks_of(settings: Mapping[str, Any]) -> list[str]:
+    """Holds on single objects besides the policy of the bucket, each as a sentence."""
+    found = []
+    if settings.get("defaultEventBasedHold"):
+        found.append("each new object is under an event-based hold, and cannot be deleted")
+    if settings.get("objectRetention"):
+        found.append("objects may have a retention of their own, and cannot be deleted before it")
+    return found
+
+
+def _days(rule: Mapping[str, Any], prefix: str) -> float | None:
+    """After how many days a rule may remove what was deleted below a prefix; None for never."""
+    condition = rule.get("condition", {})
+    # What was deleted last has no newer version.
+    spared = condition.get("isLive") is True or condition.get("numNewerVersions")
+    if spared or not any(overlap(start, prefix) for start in _starts_deleted(rule)):
+        return None
+    return float(condition.get("daysSinceNoncurrentTime", 0))
+
+
+def _starts_deleted(rule: Mapping[str, Any]) -> Sequence[str]:
+    """The starts of the keys that a rule deletes; none where it does something else."""
+    deletes = rule.get("action", {}).get("type") == "Delete"
+    return (rule.get("condition", {}).get("matchesPrefix") or [""]) if deletes else ()
+
+
+def _expiries(rule: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Starts of keys, and the days after which a rule removes such objects."""
+    condition = rule.get("condition", {})
+    by_age = condition.keys() - {"matchesPrefix", "isLive"} == {"age"}
+    if not by_age or condition.get("isLive") is False:
+        return []
+    return [(start, float(condition["age"])) for start in _starts_deleted(rule)]
+
+
+def _text(element: ET.Element, tag: str) -> str:
+    text = element.findtext(tag)
+    if not text:
+        raise HttpFailure("NoAnswer", f"a list lacks a {tag}")
+    return text
+
+
+def _time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
+    except ValueError as error:
+        raise HttpFailure("NoAnswer", f"{text!r} is no time") from error
