@@ -23,13 +23,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from lakegc_assets.storage.bucket_store import key_problem, path_problem
+from lakegc_assets.storage.bucket_store import UploadingStore, key_problem, path_problem
 from lakegc_assets.storage.bulk import UNNAMED, Answer, Deadline, answer_of_one
 from lakegc_assets.storage.errors import AccessDeniedError, usual_code
 from lakegc_assets.storage.http import HttpFailure, etag_in
 from lakegc_assets.storage.pages import shared_prefix
-from lakegc_assets.storage.s3.client import clients, ending, failing
-from lakegc_assets.storage.s3.retention_settings import ARCHIVES, S3Retention
+from lakegc_assets.storage.s3.client import Clients, clients, ending, failing
+from lakegc_assets.storage.s3.objects import S3Object
 from lakegc_assets.storage.values import ARCHIVED, KeyRange, Lost, UndeleteOutcome
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ _THREADS: Final = 8
 _PORTION: Final = 250
 #: Versions in a page about few keys.
 _FEW: Final = 16
+#: Storage classes whose objects cannot be read; tiers of Intelligent-Tiering are in no list.
+ARCHIVES: Final = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 #: Characters that some servers cannot list.
 _CONTROL: Final = re.compile(r"[\x00-\x1f]")
 _UNKNOWN_CALL: Final = frozenset({"NotImplemented", "501"})
@@ -187,8 +189,18 @@ class _Page(NamedTuple):
         return any(named < key for named in self.histories)
 
 
-class S3Versions(S3Retention):
+class S3Versions(UploadingStore[S3Object]):
     """A bucket, and the recovery of what was deleted in it. All of its calls may be repeated."""
+
+    @property
+    def clients(self) -> Clients:
+        """The clients of the server: the same for all stores of one configuration."""
+        return clients(self.config)
+
+    @property
+    def client(self) -> S3Client:
+        """The one whose requests are repeated."""
+        return self.clients.usual
 
     @property
     def _patient_client(self) -> S3Client:
@@ -241,6 +253,12 @@ class S3Versions(S3Retention):
         if refused and self._knows_no_versions():
             found |= dict.fromkeys(refused, History())
         return found
+
+    def _versioning(self) -> str:
+        """``enabled``, ``suspended``, or nothing where there never were any. Raises HttpFailure."""
+        with failing():
+            answer = self.client.get_bucket_versioning(Bucket=self.bucket)
+        return str(answer.get("Status", "")).lower()
 
     def _knows_no_versions(self) -> bool:
         """True for a server without versions: one that does not know the calls about them.
