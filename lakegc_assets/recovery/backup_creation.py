@@ -210,11 +210,7 @@ class _Creation:
     # Copying
 
     def _copy(self, name: str, left: Dataset) -> None:
-        """Let tasks copy objects.
-
-        Raises:
-            LakegcError: an error that stopped a task.
-        """
+        """Let tasks copy objects. Raises LakegcError: an error that stopped a task."""
         settings, space = self.ctx.settings, self.space
         costs = costs_of(space, left, _COST)
         total = sum(costs)
@@ -376,8 +372,7 @@ class Summary:
 def summarized(connections: Connections, url: str, part: Part) -> Summary:
     """The summary of one file of outcomes (``OUTCOMES``) in the store at ``url``.
 
-    Raises:
-        IntegrityError: it is missing or changed.
+    Raises IntegrityError: it is missing or changed.
     """
     rows = read_part(connections.open(url), part)
     copied = rows.filter(pc.equal(rows["outcome"], "copied"))

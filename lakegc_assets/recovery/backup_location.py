@@ -51,8 +51,7 @@ def repository_at(
 ) -> Repository | None:
     """The repository whose namespace is a place, in it or around it; None for none.
 
-    Raises:
-        IntegrityError: nobody can tell of one of them where it is.
+    Raises IntegrityError: nobody can tell of one of them where it is.
     """
     resolved = placed(place.url(), stores)
     for one in repositories:

@@ -138,8 +138,7 @@ class CopyingTask:
     def copy(self, portion: Portion) -> None:
         """Copy the objects of a portion, and record what became of each.
 
-        Raises:
-            LakegcError: nothing can be copied now; what was done is recorded.
+        Raises LakegcError: nothing can be copied now; what was done is recorded.
         """
         rows = read_stretches(self._artifacts, [portion.stretch], MARKED.names)
         sizes = rows["size"].to_numpy()
@@ -160,8 +159,7 @@ class CopyingTask:
     def _require_unfinished(self) -> None:
         """Refuse to replace copies that somebody may rely on by now.
 
-        Raises:
-            RefusedError: another process has finished the backup.
+        Raises RefusedError: another process has finished the backup.
         """
         if self._target.exists(MANIFEST):
             raise RefusedError(f"another process has finished the backup {self._target.url}")

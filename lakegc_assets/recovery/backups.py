@@ -148,8 +148,7 @@ class Backup:
     def require_digest(self, found: KeyDigest) -> None:
         """Compare the addresses of the copies with the manifest.
 
-        Raises:
-            IntegrityError: they are others.
+        Raises IntegrityError: they are others.
         """
         if str(found) != self.record.digest:
             raise IntegrityError(
@@ -160,8 +159,7 @@ class Backup:
     def require_of(self, subject: Subject) -> None:
         """Refuse a backup of another mark, or of another attempt of this one.
 
-        Raises:
-            RefusedError: it is one, with what to do.
+        Raises RefusedError: it is one, with what to do.
         """
         url, found = self.store.url, asdict(self.record.subject)
         differing = [
@@ -210,8 +208,7 @@ def folder_name(url: str) -> str:
 def read_record(store: ObjectStore, key: str) -> Record | None:
     """Read the record of a backup; None where there is none.
 
-    Raises:
-        IntegrityError: it is damaged.
+    Raises IntegrityError: it is damaged.
     """
     try:
         return Record.from_bytes(store.get(key), f"{store.url}/{key}")
@@ -282,8 +279,7 @@ def backups_at(stores: StoreConfig, backup_url: str) -> Iterator[Backup | Damage
 def all_backups(stores: StoreConfig, backup_url: str) -> Iterator[Backup]:
     """As ``backups_at``, where all of them can be read.
 
-    Raises:
-        IntegrityError: what one says of itself is damaged.
+    Raises IntegrityError: what one says of itself is damaged.
     """
     for found in backups_at(stores, backup_url):
         if isinstance(found, Damaged):

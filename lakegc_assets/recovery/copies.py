@@ -115,8 +115,7 @@ def scratch_space(ctx: RunContext) -> Workspace:
 def recorded_copies(space: Workspace, found: Backup) -> Dataset:
     """The copies that a backup says it has (``COPIES``); an address may stand there twice.
 
-    Raises:
-        IntegrityError: it is damaged.
+    Raises IntegrityError: it is damaged.
     """
     if found.record.finished is not None:
         return verified_copies(space, found, listed=False)
@@ -159,8 +158,7 @@ def list_copies(store: ObjectStore) -> Iterator[pa.Table]:
 def _require_gone(space: Workspace, store: ObjectStore, copied: Dataset) -> None:
     """Ask for some copies that a listing does not show: it may have been empty for no reason.
 
-    Raises:
-        StorageError: one is there.
+    Raises StorageError: one is there.
     """
     step = max(1, copied.rows // _ASKED)
     for rows in space.tables(copied.select("address")):

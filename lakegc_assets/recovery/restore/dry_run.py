@@ -144,8 +144,7 @@ def _copy_artifacts(
 def _require_writable(space: Workspace) -> None:
     """Refuse early what would be refused on the way.
 
-    Raises:
-        StorageError: nothing can be written to the artifacts.
+    Raises StorageError: nothing can be written to the artifacts.
     """
     try:
         space.attempt.store().put(f"{space.folder}begun", b"")

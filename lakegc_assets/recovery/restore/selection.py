@@ -52,8 +52,7 @@ class Choice:
     def __post_init__(self) -> None:
         """Refuse what contradicts itself.
 
-        Raises:
-            RefusedError: not exactly one thing is asked for.
+        Raises RefusedError: not exactly one thing is asked for.
         """
         if sum((self.everything, bool(self.addresses), self.ref is not None)) != 1:
             raise RefusedError(
@@ -148,8 +147,7 @@ def _listed(client: LakeFSClient, repository: str, choice: Choice) -> Iterator[O
 def known_ref(client: LakeFSClient, repository: str, ref: str) -> str:
     """A ref as lakeFS takes it: a branch, if there is one of this name.
 
-    Raises:
-        RefusedError: there is neither branch, tag nor commit.
+    Raises RefusedError: there is neither branch, tag nor commit.
     """
     try:
         if branch_ref(ref) != ref:
