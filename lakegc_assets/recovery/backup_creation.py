@@ -212,6 +212,7 @@ class _Creation:
     def _copy(self, name: str, left: Dataset) -> None:
         """Let tasks copy objects. Raises LakegcError: an error that stopped a task."""
         settings, space = self.ctx.settings, self.space
+        log = settings.backup_log
         costs = costs_of(space, left, _COST)
         total = sum(costs)
         tasks = count = max(1, min(settings.backup_num_partitions, int(total / TASK_S)))
@@ -223,7 +224,7 @@ class _Creation:
             connections=space.connections,
             artifacts_url=space.attempt.url,
             backup_url=self.store.url,
-            log_url=self._log_url(),
+            log_url=log and folder_url(log, self.ctx.repository, self.ctx.run),
             name=name,
             rate=settings.backup_bandwidth and settings.backup_bandwidth * _MB / tasks,
         )
@@ -232,10 +233,6 @@ class _Creation:
             work = [portions[number::tasks] for number in range(tasks)]
         task = partial(copy_portions, orders)
         self._raise_if_stopped(self.ctx.tasks.run("back up", task, work, total, tasks))
-
-    def _log_url(self) -> str | None:
-        log = self.ctx.settings.backup_log
-        return None if log is None else folder_url(log, self.ctx.repository, self.ctx.run)
 
     def _raise_if_stopped(self, results: list[TaskResult]) -> None:
         for one in results:

@@ -148,26 +148,17 @@ class CopyingTask:
     def _copy_batch(self, name: str, batch: pa.Table) -> None:
         if interrupted():
             raise RefusedError(f"the backup {self._target.url} was interrupted")
-        self._require_unfinished()
+        # Somebody may rely on the copies by now: none of them is replaced.
+        if self._target.exists(MANIFEST):
+            raise RefusedError(f"another process has finished the backup {self._target.url}")
         errors: list[LakegcError] = []
         objects = [tuple(row.values()) for row in batch.to_pylist()]
         outcomes = thread_map(partial(self._copied, errors), objects, THREADS)
-        self._record(name, outcomes)
-        if errors:
-            raise errors[0]
-
-    def _require_unfinished(self) -> None:
-        """Refuse to replace copies that somebody may rely on by now.
-
-        Raises RefusedError: another process has finished the backup.
-        """
-        if self._target.exists(MANIFEST):
-            raise RefusedError(f"another process has finished the backup {self._target.url}")
-
-    def _record(self, name: str, outcomes: Sequence[Outcome]) -> None:
         journal.record(self._target, name, outcomes)
         if self._log is not None:
             journal.write_log(self._log, name, outcomes)
+        if errors:
+            raise errors[0]
 
     def _copied(self, errors: list[LakegcError], row: tuple[str, int, str]) -> Outcome:
         """Copy one object and return its outcome; what stops all others joins the errors."""

@@ -50,7 +50,6 @@ OUTCOMES: Final = pa.schema(
         ("at", pa.timestamp("us", "UTC")),
     ]
 )
-COPIED: Final = ("address", "size", "etag", "copy_etag")
 State = Literal["finished", "unfinished", "being removed"]
 
 
@@ -130,8 +129,8 @@ class Backup:
 
     @property
     def name(self) -> str:
-        """Name for people: the folder, since a copied folder is a second backup of a mark."""
-        return folder_name(self.store.url)
+        """``repository/run`` of its folder, since a copied folder is a second backup of a mark."""
+        return "/".join(self.store.url.rsplit("/", 2)[-2:])
 
     @property
     def copy_of(self) -> str:
@@ -187,22 +186,9 @@ class Damaged:
     error: IntegrityError
 
 
-def damaged(url: str) -> IntegrityError:
-    """The error where the files that list the copies of a backup are missing or changed."""
-    return IntegrityError(
-        f"the backup {url} is damaged: {url}/{FOLDER} is not what its manifest says. Nothing of it "
-        "can be trusted; back the mark up again at another backup_url"
-    )
-
-
 def folder_url(backup_url: str, repository: str, run: str) -> str:
     """URL of the backup of a run."""
     return f"{backup_url.rstrip('/')}/{repository}/{run}"
-
-
-def folder_name(url: str) -> str:
-    """``repository/run`` of the folder of a backup, whatever is in it."""
-    return "/".join(url.rsplit("/", 2)[-2:])
 
 
 def read_record(store: ObjectStore, key: str) -> Record | None:

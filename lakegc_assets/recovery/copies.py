@@ -20,7 +20,7 @@ from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches
 from lakegc_assets.recovery import journal, relations
-from lakegc_assets.recovery.backups import COPIED, FOLDER, OUTCOMES, Backup, damaged
+from lakegc_assets.recovery.backups import FOLDER, OUTCOMES, Backup
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
@@ -34,7 +34,9 @@ from lakegc_assets.storage.errors import StorageError
 #: What a listing of a backup shows of a copy.
 SHOWN: Final = pa.schema([OUTCOMES.field(name) for name in ("address", "size", "copy_etag")])
 #: A copy that was verified.
-COPIES: Final = pa.schema([OUTCOMES.field(name) for name in COPIED])
+COPIES: Final = pa.schema(
+    [OUTCOMES.field(name) for name in ("address", "size", "etag", "copy_etag")]
+)
 #: An object that something holds a copy of.
 OBJECTS: Final = pa.schema([("address", pa.string()), ("size", pa.int64())])
 _OBJECT: Final = ("address", "size")
@@ -82,15 +84,18 @@ def _verified_copies(
 ) -> tuple[list[Part], KeyDigest]:
     store = folder.connections.open(backup_url)
     try:
-        rows = read_stretches(store, piece, [*COPIED, "outcome"])
+        rows = read_stretches(store, piece, [*COPIES.names, "outcome"])
     except IntegrityError as error:
-        raise damaged(store.url) from error
-    copied = rows.filter(pc.equal(rows["outcome"], "copied")).select(list(COPIED))
+        raise IntegrityError(
+            f"the backup {store.url} is damaged: {store.url}/{FOLDER} is not what its manifest "
+            "says. Nothing of it can be trusted; back the mark up again at another backup_url"
+        ) from error
+    copied = rows.filter(pc.equal(rows["outcome"], "copied")).select(COPIES.names)
     digest = key_digest(copied["address"])
     if listed and copied.num_rows:
         there = pa.concat_tables(_listed(store, copied["address"]))
         keys = ["address", "size", "copy_etag"]
-        copied = copied.join(there, keys, join_type="left semi").select(list(COPIED))
+        copied = copied.join(there, keys, join_type="left semi").select(COPIES.names)
     return folder.write(COPIES, [copied]), digest
 
 

@@ -100,12 +100,8 @@ def held(copied: DataFrame, listed: DataFrame, *, finished: bool) -> DataFrame:
 @relation
 def with_recorded(needed: DataFrame, copied: DataFrame) -> DataFrame:
     """Needed DF (address, why) and the size of the recorded copy, or null; in order."""
-    rows = needed.select("address", "why").join(_sizes(copied), "address", "left")
-    return rows.orderBy("address")
-
-
-def _sizes(copied: DataFrame) -> DataFrame:
-    return copied.groupBy("address").agg(F.max("size").alias("recorded"))
+    sizes = copied.groupBy("address").agg(F.max("size").alias("recorded"))
+    return needed.select("address", "why").join(sizes, "address", "left").orderBy("address")
 
 
 @relation

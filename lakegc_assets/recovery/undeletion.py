@@ -280,12 +280,6 @@ class Forecast(NamedTuple):
     why: str = ""
 
 
-def _source(store: ObjectStore) -> Verdict:
-    """The place in which a store retains objects; versions may be left after versioning ended."""
-    kind = store.recovery().kind
-    return "trash" if kind == "trash" else "soft_delete" if kind == "soft_delete" else "versions"
-
-
 def forecast(
     store: ObjectStore, gone: Sequence[Lost], copies: BackupCopies | None
 ) -> list[Forecast]:
@@ -294,7 +288,9 @@ def forecast(
     Returns:
         One for each of them, in their order.
     """
-    source = _source(store)
+    kind = store.recovery().kind
+    # Some may be left after versioning ended.
+    source: Verdict = kind if kind in {"trash", "soft_delete"} else "versions"
     answers = store.kept_many(gone) if gone else []
     ends = []
     for one, outcome in zip(gone, answers, strict=True):

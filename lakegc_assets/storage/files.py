@@ -309,20 +309,18 @@ def _write_atomically(path: Path, content: bytes, mode: int) -> None:
             temporary.unlink()
 
 
-def read_private_file(path: str | os.PathLike[str]) -> str:
-    """The text of a file of credentials. Raises ConfigurationError, also if others can read it."""
+def read_private_fields(path: str | os.PathLike[str], writer: str) -> dict[str, Any]:
+    """The JSON object in a file of credentials that ``writer`` wrote.
+
+    Raises ConfigurationError: it is damaged, cannot be read, or others can read it.
+    """
     path = Path(path)
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise ConfigurationError(f"others can read the credentials file {path}: chmod 600 it")
-        return path.read_text()
+        text = path.read_text()
     except OSError as error:
         raise ConfigurationError(f"cannot read the credentials file {path}: {error}") from error
-
-
-def read_private_fields(path: str | os.PathLike[str], writer: str) -> dict[str, Any]:
-    """The JSON object in a file of credentials that ``writer`` wrote. Raises ConfigurationError."""
-    text = read_private_file(path)
     with suppress(ValueError):
         content = json.loads(text)
         if isinstance(content, dict):

@@ -200,7 +200,12 @@ def open_service(config: StoreConfig, host: str) -> AzureService:
 def read_page(body: bytes, where: str) -> Page:
     """Read a page of a listing. Raises StorageError: it is none, or contradicts itself."""
     try:
-        return _read(*_listing_in(body))
+        blobs, marker = _listing_in(body)
+        rows = list(_objects_in(blobs))
+        keys, times, etags, sizes = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
+        written = pa.array([_time(time or "") for time in times], pa.timestamp("us", "UTC"))
+        prefixes = [name_of(item) for item in blobs.iter("BlobPrefix")]
+        return Page(objects_of(keys, sizes, written, etags), prefixes, marker)
     except (ET.ParseError, ValueError, TypeError, pa.ArrowInvalid) as error:
         raise StorageError(f"{where}: the store answered with a damaged page: {error}") from error
 
@@ -221,15 +226,6 @@ def _listing_in(body: bytes) -> tuple[ET.Element, str | None]:
             if name.get("Encoded") != "true" and "\n" in (name.text or ""):
                 raise ValueError(f"XML may have changed the line ends in {name.text!r}")
     return blobs, marker.text or None
-
-
-def _read(blobs: ET.Element, marker: str | None) -> Page:
-    rows = list(_objects_in(blobs))
-    keys, times, etags, sizes = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
-    written = pa.array([_time(time or "") for time in times], pa.timestamp("us", "UTC"))
-    objects = objects_of(keys, sizes, written, etags)
-    prefixes = [name_of(item) for item in blobs.iter("BlobPrefix")]
-    return Page(objects, prefixes, marker)
 
 
 def _objects_in(blobs: ET.Element) -> Iterator[Sequence[str | None]]:

@@ -161,15 +161,12 @@ def signer_of(credentials: Any) -> Sign:  # noqa: ANN401 - as above
 def read_page(body: bytes, where: str) -> Page:
     """Read a page of a listing. Raises StorageError: it is none, or contradicts itself."""
     try:
-        return _page(json.loads(body))
+        page: Any = json.loads(body)
+        token = next_page_token(page)
+        prefixes = pa.array(page.get("prefixes", []), pa.string()).to_pylist()
+        return Page(_objects(page.get("items", [])), prefixes, token)
     except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowInvalid) as error:
         raise StorageError(f"{where}: the store answered with a damaged page: {error!r}") from error
-
-
-def _page(page: Any) -> Page:  # noqa: ANN401 - any JSON
-    token = next_page_token(page)
-    prefixes = pa.array(page.get("prefixes", []), pa.string()).to_pylist()
-    return Page(_objects(page.get("items", [])), prefixes, token)
 
 
 def next_page_token(page: Any) -> str | None:  # noqa: ANN401 - any JSON
