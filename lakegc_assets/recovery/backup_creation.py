@@ -26,12 +26,7 @@ from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
 from lakegc_assets.mark.marked_objects import marked_in_order, published_mark
 from lakegc_assets.recovery import journal, relations
 from lakegc_assets.recovery.backup_location import require_free_places, require_no_other_backup
-from lakegc_assets.recovery.backup_task import (
-    MARKED,
-    Orders,
-    TaskResult,
-    copy_portions,
-)
+from lakegc_assets.recovery.backup_task import MARKED, Orders, copy_portions
 from lakegc_assets.recovery.backups import (
     BEGIN,
     FOLDER,
@@ -232,16 +227,13 @@ class _Creation:
         if settings.backup_distribution == "uniform":
             work = [portions[number::tasks] for number in range(tasks)]
         task = partial(copy_portions, orders)
-        self._raise_if_stopped(self.ctx.tasks.run("back up", task, work, total, tasks))
-
-    def _raise_if_stopped(self, results: list[TaskResult]) -> None:
-        for one in results:
-            if one.kind is not None:
+        for stopped in self.ctx.tasks.run("back up", task, work, total, tasks):
+            if stopped is not None:
                 text = (
                     f"the backup {self.store.url} could not go on; what was done is recorded, so "
                     f"back {self.ctx.run!r} up again when this is mended"
                 )
-                raise _advised(one.kind(one.stopped), text)
+                raise _advised(stopped, text)
 
     # The end
 

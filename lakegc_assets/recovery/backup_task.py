@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 
@@ -23,7 +23,7 @@ from lakegc_assets.recovery.portions import (
     CircuitBreaker,
     Portion,
     batches,
-    hopeless_kind,
+    hopeless,
 )
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
@@ -63,24 +63,19 @@ class Orders:
     rate: float | None
 
 
-class TaskResult(NamedTuple):
-    """The end of a copying task: class and message of the error that stopped it, if one did."""
+def copy_portions(orders: Orders, portions: Sequence[Portion]) -> LakegcError | None:
+    """The task: take one of the portions after the other, and copy it.
 
-    kind: type[LakegcError] | None = None
-    stopped: str = ""
-
-
-def copy_portions(orders: Orders, portions: Sequence[Portion]) -> TaskResult:
-    """The task: take one of the portions after the other, and copy it."""
+    Returns the error that stopped it, if one did: the task is not to be repeated.
+    """
     try:
         task = CopyingTask(orders)
         for portion in portions:
             if task.begin(portion):
                 task.copy(portion)
     except HOPELESS as error:
-        # Returned in place of being raised, so that the task is not repeated.
-        return TaskResult(hopeless_kind(error), str(error))
-    return TaskResult()
+        return hopeless(error)
+    return None
 
 
 class BandwidthLimiter:

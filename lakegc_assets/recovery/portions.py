@@ -117,9 +117,9 @@ def batches(
         at += count
 
 
-def hopeless_kind(error: LakegcError) -> type[LakegcError]:
-    """The class in ``HOPELESS`` of an error: one that any process can unpickle."""
-    return next(kind for kind in HOPELESS if isinstance(error, kind))
+def hopeless(error: LakegcError) -> LakegcError:
+    """An error by its class in ``HOPELESS``: one that any process can unpickle."""
+    return next(kind(str(error)) for kind in HOPELESS if isinstance(error, kind))
 
 
 def hopeless_code(code: str) -> bool:

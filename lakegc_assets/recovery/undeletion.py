@@ -63,7 +63,6 @@ class RestoreOutcome(UndeleteOutcome):
 class BackupCopies:
     """Verified copies of objects."""
 
-    store: ObjectStore
     #: Of the copies, by key; what has none was not copied.
     etags: Mapping[str, str]
     proof: CopyVerifier
@@ -214,7 +213,7 @@ def _known(one: Lost, copies: BackupCopies | None) -> Mapping[str, str]:
     known = {"md5": one.etag} if MD5.fullmatch(one.etag) else {}
     if copies is not None and one.key in copies.etags:
         with suppress(ObjectNotFoundError):
-            known |= copies.store.checksums(one.key)
+            known |= copies.proof.store.checksums(one.key)
     return known
 
 
@@ -247,7 +246,7 @@ def _else_copied(
 def _copy(store: ObjectStore, one: Lost, copies: BackupCopies) -> None:
     """Copy an object from a backup, by the etag that was recorded or one that is proven."""
     copied = partial(
-        copy_object, copies.store, one.key, store, one.key, size=one.size, if_absent=True
+        copy_object, copies.proof.store, one.key, store, one.key, size=one.size, if_absent=True
     )
     try:
         copied(etag=copies.etags[one.key])
@@ -256,7 +255,7 @@ def _copy(store: ObjectStore, one: Lost, copies: BackupCopies) -> None:
         if etag is None:
             raise ChangedError(
                 f"{error}. Nothing proves that it is what was backed up. If you know it (its "
-                f"backup was moved, say), copy {copies.store.url}/{one.key} to "
+                f"backup was moved, say), copy {copies.proof.store.url}/{one.key} to "
                 f"{store.url}/{one.key} by hand, then restore again"
             ) from error
         copied(etag=etag)
@@ -315,7 +314,7 @@ def _else_in_backup(ends: Sequence[Forecast], copies: BackupCopies) -> list[Fore
         if (e.verdict not in SOURCES or e.why.startswith(ARCHIVED)) and e.one.key in copies.etags
     ]
     try:
-        there = look_up(copies.store, asked)
+        there = look_up(copies.proof.store, asked)
     except (StorageError, ConfigurationError) as error:
         why = f"the backup could not be looked at: {error}"
         return [e._replace(verdict="not_known", why=why) if e.one.key in asked else e for e in ends]

@@ -131,4 +131,4 @@ def copies_of(rows: pa.Table, proof: CopyVerifier | None) -> BackupCopies | None
         return None
     known = rows.filter(pc.is_valid(rows["copy_etag"]))
     etags = dict(zip(known["address"].to_pylist(), known["copy_etag"].to_pylist(), strict=True))
-    return BackupCopies(proof.store, etags, proof)
+    return BackupCopies(etags, proof)

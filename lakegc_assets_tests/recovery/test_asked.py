@@ -39,7 +39,7 @@ def test_one_that_keeps_nothing_is_asked_only_for_what_has_no_copy(
     backup = LocalStore(tmp_path / "backup", "file:///backup")
     etag = backup.put("a", b"what was marked")
     lost = [Lost(key=key, size=15, etag=etag) for key in ("a", "b")]
-    found = bring_back(store, lost, BackupCopies(backup, {"a": etag}, CopyVerifier(backup)))
+    found = bring_back(store, lost, BackupCopies({"a": etag}, CopyVerifier(backup)))
     assert [(one.key, one.outcome) for one in found] == [("a", "restored"), ("b", "not_kept")]
     assert store.get("a") == b"what was marked"
     assert store.asked == asked
@@ -63,7 +63,7 @@ def test_one_that_keeps_nothing_today_is_asked_for_what_has_lost_its_copy(tmp_pa
     backup.delete_many(["gone"])
     backup.put("changed", b"another content")
     lost = [Lost(key=key, size=15, etag="e") for key in etags]
-    found = bring_back(store, lost, BackupCopies(backup, etags, CopyVerifier(backup)))
+    found = bring_back(store, lost, BackupCopies(etags, CopyVerifier(backup)))
     assert [(one.outcome, one.source) for one in found] == [
         ("restored", "backup"),
         ("restored", "store"),
@@ -98,7 +98,7 @@ def test_a_copy_that_can_be_read_is_preferred_to_an_archive(tmp_path: Path) -> N
     etags = {key: backup.put(key, b"what was marked") for key in ("a", "gone")}
     backup.delete_many(["gone"])
     lost = [Lost(key, 15, "e") for key in ("a", "gone", "no copy")]
-    copies = BackupCopies(backup, etags, CopyVerifier(backup))
+    copies = BackupCopies(etags, CopyVerifier(backup))
     foreseen = [(one.verdict, one.why) for one in forecast(store, lost, copies)]
     assert foreseen == [("backup", ""), ("versions", ARCHIVED), ("versions", ARCHIVED)]
     found = bring_back(store, lost, copies)
@@ -140,7 +140,7 @@ def test_what_is_listed_as_free_is_written_without_asking_and_nothing_is_overwri
     store.put(keys[4], b"what is there")
     store.asked, store.blind = [], blind
     lost = [Lost(key, 15, etags.get(key, "none")) for key in [*keys, "data/no copy"]]
-    found = bring_back(store, lost, BackupCopies(backup, etags, CopyVerifier(backup)))
+    found = bring_back(store, lost, BackupCopies(etags, CopyVerifier(backup)))
     outcomes = ["restored"] * 9 + ["not_kept"]
     outcomes[4] = "already_there"
     assert [one.outcome for one in found] == outcomes

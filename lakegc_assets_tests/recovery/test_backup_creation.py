@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.errors import RefusedError
+from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.recovery import backup_creation, backup_task, portions
 from lakegc_assets.recovery.backup_creation import make_backup
-from lakegc_assets.recovery.backup_task import Orders, TaskResult, copy_portions
+from lakegc_assets.recovery.backup_task import Orders, copy_portions
 from lakegc_assets.recovery.portions import Portion
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.storage.errors import AccessDeniedError, StorageError
@@ -111,10 +111,10 @@ def test_what_tasks_left_that_died_is_copied_up_to_the_last_round(
 ) -> None:
     rounds = 0
 
-    def dies(orders: Orders, portions: Sequence[Portion]) -> TaskResult:
+    def dies(orders: Orders, portions: Sequence[Portion]) -> LakegcError | None:
         nonlocal rounds
         rounds += 1
-        return TaskResult() if rounds <= lost else copy_portions(orders, portions)
+        return None if rounds <= lost else copy_portions(orders, portions)
 
     monkeypatch.setattr(backup_creation, "copy_portions", dies)
     if is_enough:
@@ -133,7 +133,7 @@ def test_tasks_may_die_as_often_as_something_gets_done(
     """As on machines that come and go."""
     rounds = 0
 
-    def dies_soon(orders: Orders, portions: Sequence[Portion]) -> TaskResult:
+    def dies_soon(orders: Orders, portions: Sequence[Portion]) -> LakegcError | None:
         nonlocal rounds
         rounds += 1
         number, stretch = portions[0]

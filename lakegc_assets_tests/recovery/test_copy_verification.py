@@ -113,7 +113,7 @@ def test_the_etag_of_the_object_proves_the_copy_where_it_is_its_md5(
     checksum = md5(content).hexdigest()
     lost = [Lost(key, len(content), checksum) for key in ("same", "other", "longer", "none")]
     recorded = dict.fromkeys(("same", "other", "longer", "none"), "another")
-    found = bring_back(store, lost, BackupCopies(backup, recorded, CopyVerifier(backup)))
+    found = bring_back(store, lost, BackupCopies(recorded, CopyVerifier(backup)))
     told = [(one.outcome, one.error_code) for one in found]
     changed = ("failed", "CopyChanged")
     assert told == [("restored", None), changed, changed, ("failed", "CopyMissing")]
@@ -146,7 +146,7 @@ def test_what_is_damaged_in_the_journal_proves_nothing(
         file = tmp_path / f"backup/_lakegc/ledger/{batch}.parquet"
         file.write_bytes(damaged(file.read_bytes()))
     lost = [Lost(key, 7, "etag") for key in etags]
-    copies = BackupCopies(backup, {**etags, "other": "another"}, CopyVerifier(backup))
+    copies = BackupCopies({**etags, "other": "another"}, CopyVerifier(backup))
     found = bring_back(store, lost, copies)
     results_of = [(one.outcome, one.error_code) for one in found]
     assert results_of == [("restored", None), ("failed", "CopyChanged")]

@@ -76,7 +76,7 @@ def lost(etag: str = "e") -> list[Lost]:
 
 def copies(folder: Path) -> BackupCopies:
     backup = LocalStore(folder / "backup", "file:///backup")
-    return BackupCopies(backup, {KEY: backup.put(KEY, CONTENT)}, CopyVerifier(backup))
+    return BackupCopies({KEY: backup.put(KEY, CONTENT)}, CopyVerifier(backup))
 
 
 @pytest.fixture
