@@ -50,7 +50,6 @@ def newest_inventory(
     place, only = form.split(url.rstrip("/"))
     # Of Azure the container, behind its account.
     report = form.newest(open_store(place), namespace.authority.rpartition("/")[2], only)
-    form.require_columns(report)
     return Inventory(namespace, place, report)
 
 

@@ -159,11 +159,9 @@ class ReportForm(ABC):
     def newest(self, place: ObjectStore, source: str, only: str | None = None) -> Report:
         """The newest complete report at a place about a bucket or container, or the ``only`` one.
 
-        Raises RefusedError: there is none, or several; and IntegrityError: its manifest is damaged.
+        Raises RefusedError: there is none, or several, or it says that it lacks a column; and
+        IntegrityError: its manifest is damaged.
         """
-
-    def require_columns(self, report: Report) -> None:  # noqa: B027 - most manifests name none
-        """Raises RefusedError: the report lacks a column, and its manifest names them."""
 
     @abstractmethod
     def objects_in(
@@ -184,7 +182,6 @@ class ReportForm(ABC):
             IntegrityError: the file is not what the manifest says, or a row is not whole.
         """
         url = f"{place.url}/{file.key}"
-        self.require_columns(report)
         wanted = [plain_name(field) for field in (*self.listed, *self.others)]
         for batch in _batches(place, report, file, wanted):
             objects, keys = self.objects_in(batch, report, url)

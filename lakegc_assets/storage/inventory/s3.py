@@ -85,7 +85,10 @@ class S3Inventory(ReportForm):
             keys = f"{folder}/{_MANIFEST}", f"{folder}/{_CHECKSUM}"
             found = read_manifest(_S3Manifest, place, *keys)
             if found is not None:
-                return _report(place, found, source)
+                report = _report(place, found, source)
+                if report.encoding == "csv":
+                    self._require(report, report.columns)
+                return report
         what = f"{only}/{_MANIFEST} and {only}/{_CHECKSUM}" if only else "complete report"
         raise RefusedError(
             f"{place.url} has no {what} of S3 Inventory: inventory_place is the folder that holds "
@@ -93,11 +96,6 @@ class S3Inventory(ReportForm):
             f"report within 48 hours. There are {len(dated)} such folders, and others: "
             f"{sorted(set(folders) - set(dated))[:5]}"
         )
-
-    def require_columns(self, report: Report) -> None:
-        """See ``ReportForm``: manifests name the columns of CSV files."""
-        if report.encoding == "csv":
-            self._require(report, report.columns)
 
     def objects_in(
         self, batch: pa.RecordBatch, report: Report, url: str
