@@ -67,8 +67,6 @@ _LISTS: Final = {
     ),
     "Part": ("ListPartsResult", {"part-number-marker": "NextPartNumberMarker"}),
 }
-#: Whether another page follows, as lists of the XML API say it.
-_FOLLOWS: Final = {"true": True, "false": False}
 
 
 class GcsStore(UploadingStore[GcsObject]):
@@ -266,7 +264,6 @@ class GcsStore(UploadingStore[GcsObject]):
     def _listed(self, full_key: str, query: Mapping[str, str], tag: str) -> Iterator[ET.Element]:
         """The elements of a list of the XML API. Raises HttpFailure."""
         root_tag, markers = _LISTS[tag]
-
         url = f"{self._xml_url(full_key)}?{urlencode(query, quote_via=quote)}"
 
         def ask(begins: str | None) -> tuple[Iterator[ET.Element], str | None]:
@@ -280,10 +277,10 @@ class GcsStore(UploadingStore[GcsObject]):
             if root.tag != root_tag:
                 raise HttpFailure("NoAnswer", f"the answer is no list of {tag}s, but a {root.tag}")
             follows = _text(root, "IsTruncated").lower()
-            if follows not in _FOLLOWS:
+            if follows not in {"true", "false"}:
                 raise HttpFailure("NoAnswer", f"a list of {tag}s has IsTruncated {follows!r}")
             named = {name: root.findtext(tag) or "" for name, tag in markers.items()}
-            next_page = f"&{urlencode(named, quote_via=quote)}" if _FOLLOWS[follows] else None
+            next_page = f"&{urlencode(named, quote_via=quote)}" if follows == "true" else None
             return root.iter(tag), next_page
 
         return chain.from_iterable(each_page(ask, f"{tag}s"))
