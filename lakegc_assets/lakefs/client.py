@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from functools import cache
-from itertools import chain, tee, zip_longest
+from itertools import chain
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
@@ -256,12 +256,8 @@ class LakeFSClient(Transport):
             Page[Commit], path, key=None, params=params, amount=_FIRST_OF_LOG, growing=True
         )
         named = commit_id
-        logged, following = tee(self._list(listing))
-        next(following, None)
-        for told, older in zip_longest(logged, following):
+        for told in self._list(listing):
             commit = as_made(as_made(told, told.id), named)
-            if first_parent and older is not None and _is_old_merge(commit, older.id):
-                commit = commit.model_copy(update={"version": 0})
             named = next(iter(commit.parents), "")
             seen.add(commit.id)
             # Of a merge from before the parents were switched, either may be the main one.
@@ -502,15 +498,6 @@ def _served(
     if prefix:
         params["prefix"] = prefix
     return Listing(Page[ObjectStats], path, "path", params, after, amount)
-
-
-def _is_old_merge(commit: Commit, main_parent: str) -> bool:
-    """True of a merge from before the parents were switched, if the server does not say so.
-
-    Servers before 1.9 tell no versions of commits, but their logs of first parents heed them.
-    """
-    untold = "version" not in commit.model_fields_set
-    return untold and commit.parents[:1] != (main_parent,) == commit.parents[-1:]
 
 
 def _rules(response: requests.Response) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class Tag(Branch):
 class Commit(Model):
     """A commit; ``meta_range_id`` is empty for the one that a repository is created with.
 
-    ``version`` is 1 where the server does not say; those of version 0 were made before May 2021.
+    ``version`` is 1 where the server does not say: commits of version 0 were made before 2021.
     """
 
     id: str = NonEmpty
