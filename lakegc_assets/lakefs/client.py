@@ -51,7 +51,7 @@ from lakegc_assets.lakefs.models import (
     UsageReport,
     VersionConfig,
 )
-from lakegc_assets.lakefs.picked_commits import as_made
+from lakegc_assets.lakefs.picked_commits import as_made, is_changed
 from lakegc_assets.lakefs.transport import LARGEST_PAGE, Listing, Transport, parse, server_date
 from lakegc_assets.wording import counted
 
@@ -249,21 +249,25 @@ class LakeFSClient(Transport):
     ) -> Iterator[Commit]:
         """``log``; ``commit_id`` is that of the first commit, if it is known."""
         params = {"first_parent": "true"} if first_parent else {}
-        path = ("repositories", repository, "refs", ref, "commits")
         seen: set[str] = set()
         awaited: set[str] = set()
-        listing = Listing(
-            Page[Commit], path, key=None, params=params, amount=_FIRST_OF_LOG, growing=True
-        )
-        named = commit_id
-        for told in self._list(listing):
-            commit = as_made(as_made(told, told.id), named)
-            named = next(iter(commit.parents), "")
-            seen.add(commit.id)
-            # Of a merge from before the parents were switched, either may be the main one.
-            if commit.version >= 1 or len(commit.parents) == 1:
-                awaited.update(commit.parents[:1])
-            yield commit
+        rest = ref
+        while rest and rest not in seen:
+            path = ("repositories", repository, "refs", rest, "commits")
+            listing = Listing(
+                Page[Commit], path, key=None, params=params, amount=_FIRST_OF_LOG, growing=True
+            )
+            rest = ""
+            for told in self._list(listing):
+                commit = as_made(as_made(told, told.id), commit_id)
+                commit_id = next(iter(commit.parents), "")
+                seen.add(commit.id)
+                # Of a merge from before the parents were switched, either may be the main one.
+                if commit.version >= 1 or len(commit.parents) == 1:
+                    awaited.update(commit.parents[:1])
+                yield commit
+                # By the id of what was cherry-picked lakeFS finds no next page, and ends the log.
+                rest = commit_id if first_parent and is_changed(told) else ""
         if not seen or not awaited <= seen:
             raise UnexpectedAnswerError(
                 f"the log of {ref!r} in {repository!r} ends after {counted(len(seen), 'commit')}, "

@@ -278,6 +278,30 @@ def test_a_log_that_ends_early_is_not_believed(server: ReplayServer, client: Lak
         list(client.log("retention", "no-such-branch"))
 
 
+@pytest.mark.parametrize("size", range(1, 10))
+def test_a_page_may_end_with_what_was_cherry_picked(
+    server: ReplayServer, client: LakeFSClient, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Its id is another one for lakeFS until it reads it again, so that no page follows it."""
+    whole = list(client.log("retention", "main"))
+    last = whole[size - 1].id
+
+    def answer(request: Request) -> Answer:
+        found = server.derived(request)
+        if request.params.get("after") == last:
+            return _results()
+        keys = {"cherry-pick-origin": last, "cherry-pick-committer": "lab"}
+        told = [
+            {**one, "metadata": {**one["metadata"], **keys}} if one["id"] == last else one
+            for one in found.body["results"]
+        ]
+        return Answer(found.status, {**found.body, "results": told})
+
+    server.overrides["GET", ".*/commits"] = answer
+    read_pages_of(size, client, monkeypatch)
+    assert list(client.log("retention", "main")) == whole
+
+
 def _log(server: ReplayServer, *told: tuple[str, list[str], int]) -> Answer:
     """A log of commits, by id, parents and version."""
     commit = server.recording.body("log_first_parent.main")["results"][0]
