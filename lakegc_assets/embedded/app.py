@@ -37,6 +37,7 @@ from lakegc_assets.embedded.api import (
 )
 from lakegc_assets.embedded.api.calls import Call, Endpoint, Upload, answer
 from lakegc_assets.embedded.errors import ApiError
+from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.gateway import Gateway
 from lakegc_assets.embedded.lake import Lake
 
@@ -101,6 +102,7 @@ def _handle(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         try:
             if not endpoint.open_to_all:
                 _authenticate(lake, request)
+            _require_known(lake, endpoint)
             call = await _call(lake, request)
             response = await run_in_threadpool(endpoint.handler, call)
         except ApiError as error:
@@ -149,6 +151,12 @@ def _require_utf8(request: Request) -> None:
             unquote_to_bytes(raw).decode()
         except UnicodeDecodeError:
             raise errors.bad_request("the request's path and query must be UTF-8") from None
+
+
+def _require_known(lake: Lake, endpoint: Endpoint) -> None:
+    """500 for what an older server does not have."""
+    if endpoint.newer and Fault.OLD_SERVER in lake.settings.faults:
+        raise ApiError(500, "invalid API endpoint")
 
 
 def _authenticate(lake: Lake, request: Request) -> None:

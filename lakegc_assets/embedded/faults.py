@@ -34,9 +34,9 @@ class Fault(Enum):
     """A staged entry that equals HEAD's in all but its address is served from its new address, yet
     neither ``diff`` nor ``prepare_uncommited`` names it."""
 
-    NO_ASYNC_PREPARE = "no-async-prepare"
-    """An older server: it does not have the call that prepares commits in the background, which
-    servers before 1.75 say by 500."""
+    OLD_SERVER = "old-server"
+    """lakeFS 0.100: it does not have the call that prepares commits in the background, nor that for
+    its whole configuration, and has rules at another path. Servers before 1.75 say so by 500."""
 
     STATELESS_LINK_TOKENS = "stateless-link-tokens"
     """An address from ``GetPhysicalAddress`` can be linked any number of times until it expires."""

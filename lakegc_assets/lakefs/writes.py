@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.errors import EndpointNotFoundError
 from lakegc_assets.lakefs.models import Commit, MergeResult, ObjectStats, Repository
 from lakegc_assets.lakefs.transport import parse
 
@@ -97,7 +98,12 @@ class LakeFSWriter(LakeFSClient):
         """Replace the retention rules: days by default, and days for single branches."""
         rules = [{"branch_id": name, "retention_days": n} for name, n in (branches or {}).items()]
         body = {"default_retention_days": default_retention_days, "branches": rules}
-        self.call("PUT", "repositories", repository, "settings", "gc_rules", json=body)
+        path = ("repositories", repository)
+        try:
+            self.call("PUT", *path, "settings", "gc_rules", json=body)
+        except EndpointNotFoundError:
+            # Older servers have the same call at another path.
+            self.call("POST", *path, "gc", "rules", json=body)
 
     def delete_gc_rules(self, repository: str) -> None:
         """Remove the retention rules, so that every commit stays active."""

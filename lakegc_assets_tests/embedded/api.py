@@ -119,4 +119,4 @@ class Repo:
     def rules(self, days: int, **branches: int) -> None:
         listed = [{"branch_id": name, "retention_days": d} for name, d in branches.items()]
         body = {"default_retention_days": days, "branches": listed}
-        self.call("PUT", "/settings/gc_rules", 204, json=body)
+        self.call("POST", "/gc/rules", 204, json=body)

@@ -241,17 +241,23 @@ def test_uploads_that_equal_heads_are_not_named(start: Start) -> None:
 
 @conforms(
     FAULTS,
-    "no-async-prepare",
+    "old-server",
     client="none",
-    checked="500 for the asynchronous calls, and the synchronous one works",
+    checked="500 for the newer calls, and the older ones work",
 )
-def test_an_older_server_has_no_async_prepare(start: Start) -> None:
-    repo = start(Fault.NO_ASYNC_PREPARE)
-    repo.rules(7)
+def test_an_older_server_lacks_calls(start: Start) -> None:
+    repo = start(Fault.OLD_SERVER)
+    rules = {"default_retention_days": 7, "branches": []}
+    repo.call("POST", "/gc/rules", 204, json=rules)
+    assert repo.call("GET", "/gc/rules")["default_retention_days"] == 7
     expected = {"message": "invalid API endpoint"}
     assert repo.call("POST", "/gc/prepare_commits/async", 500) == expected
     status = repo.call("GET", "/gc/prepare_commits/status", 500, params={"id": "x"})
     assert status == expected
+    for method in ("GET", "PUT", "DELETE"):
+        assert repo.call(method, "/settings/gc_rules", 500, json=rules) == expected
+    assert repo.api.call("GET", "/config", 500) == expected
+    assert repo.api.call("GET", "/config/version")["version"]
     repo.call("POST", "/gc/prepare_commits", 201)
 
 

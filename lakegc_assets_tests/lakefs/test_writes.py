@@ -113,6 +113,11 @@ def test_rules(writer: LakeFSWriter, server: ReplayServer) -> None:
     assert request.json == {
         "default_retention_days": 21, "branches": [{"branch_id": "dev", "retention_days": 7}],
     }  # fmt: skip
+    older = "/repositories/r/gc/rules"
+    server.overrides["PUT", path] = (500, {"message": "invalid API endpoint"})
+    server.overrides["POST", older] = (204, None)
+    writer.set_gc_rules("r", 21, {"dev": 7})
+    assert _last(server, "POST", older).json == request.json
     writer.delete_gc_rules("r")
     _last(server, "DELETE", path)
 

@@ -175,10 +175,10 @@ class ShadowedUploads(Trap):
         return not diff and not after.listed & again
 
 
-class NoAsyncPrepare(Trap):
-    """The call that prepares commits in the background is not there."""
+class OldServer(Trap):
+    """Calls that lakeFS 0.100 does not have are not there."""
 
-    fault = Fault.NO_ASYNC_PREPARE
+    fault = Fault.OLD_SERVER
 
     def shows(self, after: After) -> bool:
         try:
@@ -285,7 +285,7 @@ TRAPS: tuple[type[Trap], ...] = (
     ScanEndsEarly,
     OrderDependentWalk,
     ShadowedUploads,
-    NoAsyncPrepare,
+    OldServer,
     StatelessLinkTokens,
     StageInsideNamespace,
     ResetKeepsStaged,

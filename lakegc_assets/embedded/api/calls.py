@@ -194,12 +194,16 @@ Handler = Callable[[Call], Response]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A method and a path below ``/api/v1``, and what answers it."""
+    """A method and a path below ``/api/v1``, and what answers it.
+
+    ``newer``: lakeFS 0.100 does not have it.
+    """
 
     method: str
     path: str
     handler: Handler
     open_to_all: bool = False
+    newer: bool = False
 
 
 def answer(content: object, status: int = 200, **headers: str) -> Response:

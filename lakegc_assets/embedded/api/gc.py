@@ -17,7 +17,6 @@ from lakegc_assets.embedded.api.calls import (
     done,
     in_background,
 )
-from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.gc import collect, uncommitted
 from lakegc_assets.embedded.lake import catalog
 
@@ -49,13 +48,11 @@ def prepare_commits(call: Call) -> Response:
 
 def prepare_commits_async(call: Call) -> Response:
     """Write the list of active commits in the background."""
-    _refuse_in_old_servers(call)
     return in_background(call, collect.TASK_PREFIX, collect.prepare_commits)
 
 
 def prepare_commits_status(call: Call) -> Response:
     """The state of a background task."""
-    _refuse_in_old_servers(call)
     return answer(tasks.status(call.lake, call.repository, call.required("id")))
 
 
@@ -74,11 +71,6 @@ def metadata_file(call: Call) -> Response:
     return answer({"location": location}, Location=quote(location))
 
 
-def _refuse_in_old_servers(call: Call) -> None:
-    if Fault.NO_ASYNC_PREPARE in call.lake.settings.faults:
-        raise errors.ApiError(500, "invalid API endpoint")
-
-
 def _rule(item: Any) -> tuple[str, int]:  # noqa: ANN401 - it is any JSON until it was checked
     if not isinstance(item, dict):
         raise errors.bad_body("GarbageCollectionRules", "branches", "value must be an object")
@@ -88,16 +80,16 @@ def _rule(item: Any) -> tuple[str, int]:  # noqa: ANN401 - it is any JSON until 
 
 _REPO = "/repositories/{repository}"
 ENDPOINTS = (
-    Endpoint("GET", _REPO + "/settings/gc_rules", get_rules),
-    Endpoint("PUT", _REPO + "/settings/gc_rules", set_rules),
-    Endpoint("DELETE", _REPO + "/settings/gc_rules", delete_rules),
+    Endpoint("GET", _REPO + "/settings/gc_rules", get_rules, newer=True),
+    Endpoint("PUT", _REPO + "/settings/gc_rules", set_rules, newer=True),
+    Endpoint("DELETE", _REPO + "/settings/gc_rules", delete_rules, newer=True),
     Endpoint("GET", _REPO + "/gc/rules", get_rules),
     Endpoint("POST", _REPO + "/gc/rules", set_rules),
     Endpoint("DELETE", _REPO + "/gc/rules", delete_rules),
     Endpoint("GET", _REPO + "/gc/rules/set_allowed", allowed),
     Endpoint("POST", _REPO + "/gc/prepare_commits", prepare_commits),
-    Endpoint("POST", _REPO + "/gc/prepare_commits/async", prepare_commits_async),
-    Endpoint("GET", _REPO + "/gc/prepare_commits/status", prepare_commits_status),
+    Endpoint("POST", _REPO + "/gc/prepare_commits/async", prepare_commits_async, newer=True),
+    Endpoint("GET", _REPO + "/gc/prepare_commits/status", prepare_commits_status, newer=True),
     Endpoint("POST", _REPO + "/gc/prepare_uncommited", prepare_uncommitted),
     Endpoint("GET", _REPO + "/metadata/meta_range/{id}", metadata_file),
     Endpoint("GET", _REPO + "/metadata/range/{id}", metadata_file),

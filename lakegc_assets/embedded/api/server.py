@@ -114,7 +114,7 @@ def _storage(call: Call) -> dict[str, object]:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/config", config),
+    Endpoint("GET", "/config", config, newer=True),
     Endpoint("GET", "/config/version", version),
     Endpoint("GET", "/config/storage", storage),
     Endpoint("GET", "/config/garbage-collection", garbage_collection),
