@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from itertools import chain
@@ -21,10 +22,12 @@ from lakegc_assets.lakefs.errors import (
     BadRequestError,
     EndpointNotFoundError,
     ForbiddenError,
+    LakeFSError,
     NoRulesError,
     NotFoundError,
     PrepareCommitsFailedError,
     RepositoryInDeletionError,
+    ServerError,
     TimedOutError,
     UnexpectedAnswerError,
     UnsupportedServerError,
@@ -62,6 +65,7 @@ logger = logging.getLogger(__name__)
 OLDEST_VERSION = (0, 100)
 #: Commits in the first page of a log: most branches have left what is known not long ago.
 _FIRST_OF_LOG = 30
+_MISSING_COMMIT = re.compile(r"(?:commit not found:|commit ID) ([0-9a-f]{64})")
 _COMMIT_ID = re.compile(r"[0-9a-f]{64}")
 _START_OF_COMMIT_ID = re.compile(r"[0-9a-fA-F]{1,64}")
 Status = TypeVar("Status", bound=TaskStatus)
@@ -366,6 +370,33 @@ class LakeFSClient(Transport):
 
         Raises NoRulesError, PrepareCommitsFailedError, ReadOnlyRepositoryError and TimedOutError.
         """
+        try:
+            return self._prepared_in_the_end(repository)
+        except (PrepareCommitsFailedError, ServerError) as error:
+            self._name_lost_head(repository, error)
+            raise
+
+    def _name_lost_head(self, repository: str, error: LakeFSError) -> None:
+        """Say in an error which branch points to the commit that lakeFS does not find, if any.
+
+        A branch that is made from the id of a commit, or set there, is one to a commit that never
+        was, where that commit was cherry-picked in the ten minutes before.
+        """
+        missing = _MISSING_COMMIT.search(str(error))
+        name = None
+        # What went wrong before matters more.
+        with suppress(LakeFSError):
+            name = self._name_of(repository, missing[1]) if missing else None
+        if missing and name:
+            advice = (
+                f"{name!r} of {repository!r} points to commit {missing[1]}, which the "
+                "server does not find. Run again in ten minutes, when it has read anew what was "
+                "cherry-picked. If nothing can be read by that name even then, lakeFS has made it "
+                "from the id of a commit that was just cherry-picked: delete it"
+            )
+            error.args = (f"{error}. {advice}",)
+
+    def _prepared_in_the_end(self, repository: str) -> PreparedCommits:
         attempt = 1
         while True:
             try:

@@ -294,6 +294,16 @@ class Writers:
             self._branches.add(name)
             if source == self._first:
                 self._old[name] = time.time() - 200 * _DAY_S
+        self._delete_if_lost(name)
+
+    def _delete_if_lost(self, branch: str) -> None:
+        # Of the id of a commit that was just cherry-picked lakeFS makes one that never was.
+        try:
+            self._lake.call("GET", f"/commits/{self._head(branch)}")
+        except RefusedError:
+            with self._lock:
+                self._branches.discard(branch)
+            self._lake.call("DELETE", f"/branches/{branch}")
 
     def _delete_branch(self, chance: random.Random) -> None:
         with self._lock:
@@ -327,6 +337,7 @@ class Writers:
         if branch != "main" and commits:
             to = {"ref": chance.choice(commits), "force": "true"}
             self._lake.call("PUT", f"/branches/{branch}/hard_reset", params=to)
+            self._delete_if_lost(branch)
 
 
 def _path(chance: random.Random) -> str:
