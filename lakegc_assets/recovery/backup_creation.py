@@ -96,7 +96,7 @@ def make_backup(ctx: RunContext) -> Record | None:
         return None
     ctx = ctx.connect()
     attempt, chain = published_mark(ctx)
-    require_free_places(ctx, ctx.client)
+    require_free_places(ctx)
     store = ctx.connections.open(folder_url(url, ctx.repository, ctx.run))
     record = _begin(ctx, store, subject_of(chain), swept=attempt.has(_SWEPT))
     if record.finished is not None:

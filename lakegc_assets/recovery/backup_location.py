@@ -9,7 +9,6 @@ from typing import Final
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.recovery.backups import BEGIN, folder_url
 from lakegc_assets.run.context import RunContext, overlap, placed
@@ -22,7 +21,7 @@ from lakegc_assets.storage.opening import open_store
 _LAKEFS: Final = "_lakefs/"
 
 
-def require_free_places(ctx: RunContext, client: LakeFSClient) -> None:
+def require_free_places(ctx: RunContext) -> None:
     """Refuse ``backup_url`` or ``backup_log`` where they overlap anything else, or each other.
 
     Raises:
@@ -32,11 +31,11 @@ def require_free_places(ctx: RunContext, client: LakeFSClient) -> None:
     url, log = ctx.settings.backup_url, ctx.settings.backup_log
     for name, place in (("backup_url", url), ("backup_log", log)):
         if place is not None:
-            _require_free(ctx, client, name, place)
+            _require_free(ctx, name, place)
             folder = folder_url(place, ctx.repository, ctx.run)
             # A link below it may lead anywhere.
             if not _within(*(placed(one, ctx.connections.stores) for one in (folder, place))):
-                _require_free(ctx, client, f"{name}: the folder", folder)
+                _require_free(ctx, f"{name}: the folder", folder)
     if url is not None and log is not None:
         places = (placed(place, ctx.connections.stores) for place in (url, log))
         if next(places).overlaps(next(places)):
@@ -82,13 +81,13 @@ def overlapping(
     return next(found, "")
 
 
-def _require_free(ctx: RunContext, client: LakeFSClient, name: str, url: str) -> None:
+def _require_free(ctx: RunContext, name: str, url: str) -> None:
     """Refuse a place where copies would be collected, or would take another thing's place."""
     try:
         place = placed(url, ctx.connections.stores)
     except ConfigurationError as error:
         raise ConfigurationError(f"{name} cannot be used: {error}") from error
-    if found := repository_at(client.repositories(), ctx.connections.stores, place):
+    if found := repository_at(ctx.client.repositories(), ctx.connections.stores, place):
         raise ConfigurationError(
             f"{name} {url} lies in the storage namespace of repository {found.id!r} "
             f"({found.storage_namespace}), or around it: what is copied there would be taken for "
