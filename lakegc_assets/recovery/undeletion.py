@@ -6,7 +6,7 @@ store itself is asked to write only where nothing is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -83,12 +83,13 @@ def bring_back(
     answers = _given_back(store, objects, copies)
     there = _looked(store, [t.key for t in answers if t.outcome in _BACK])
     brought = [_verified(one, t, there) for one, t in zip(objects, answers, strict=True)]
+
+    def settle(which: Sequence[int], function: Callable[[int], RestoreOutcome]) -> None:
+        for at, one in zip(which, thread_map(function, which, THREADS), strict=True):
+            brought[at] = one
+
     wanting = [at for at, one in enumerate(brought) if one.outcome in {"not_kept", "failed"}]
-    found = thread_map(
-        lambda at: _else_copied(store, objects[at], brought[at], copies), wanting, THREADS
-    )
-    for at, one in zip(wanting, found, strict=True):
-        brought[at] = one
+    settle(wanting, lambda at: _else_copied(store, objects[at], brought[at], copies))
     seen = {key: one for key, one in there.items() if isinstance(one, ObjectInfo)}
     # What is there may be a copy that went wrong in an earlier try; or nothing, if the store lied.
     odd = [
@@ -96,11 +97,7 @@ def bring_back(
         for at, (one, now) in enumerate(zip(objects, brought, strict=True))
         if now.outcome == "already_there" and _differs(one, seen.get(one.key))
     ]
-    compared = thread_map(
-        lambda at: _compared(store, objects[at], seen.get(objects[at].key), copies), odd, THREADS
-    )
-    for at, one in zip(odd, compared, strict=True):
-        brought[at] = one
+    settle(odd, lambda at: _compared(store, objects[at], seen.get(objects[at].key), copies))
     return brought if copies is None else _without_copies(store, objects, brought)
 
 
