@@ -62,7 +62,7 @@ def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
     ctx = ctx.connect()
     attempt, chain = published(ctx)
     with _workspace(ctx, attempt, chain) as space:
-        found = find_objects(ctx.client, space, chain, choice)
+        found = find_objects(space, chain, choice)
         ends = _foreseen(space, found)
         total = totals(space, ends)
         some = {

@@ -112,9 +112,11 @@ def published(ctx: RunContext) -> tuple[AttemptArtifacts, Mapping[str, Manifest]
 def _restore(ctx: RunContext, choice: Choice, lease: Lease) -> Manifest:
     started = ctx.clocks.now()
     attempt, chain = published(ctx)
-    store, client = ctx.connections.store(), ctx.lakefs.connect()
+    # Credentials may have been renewed while the lease was waited for.
+    ctx = ctx.at(ctx.lakefs.connect(), ctx.connections)
+    store = ctx.connections.store()
     space = Workspace(ctx, attempt, f"restore/{lease.sweep}/")
-    found = find_objects(client, space, chain, choice)
+    found = find_objects(space, chain, choice)
     for problem in found.problems:
         ctx.log.warning("%s", problem)
 
@@ -124,7 +126,7 @@ def _restore(ctx: RunContext, choice: Choice, lease: Lease) -> Manifest:
     restore_id = record.begin(attempt, begun, name, min(PATIENCE, lasting / 2))
     if _undone(space, _settled(space, _outcomes(space, restore_id))):
         restore_id = record.begin(attempt, begun, name, _NONE)
-    sample = choose_sample(client, space, chain["deletion_candidates"], found.chosen)
+    sample = choose_sample(space, chain["deletion_candidates"], found.chosen)
     until = pin_chosen(space, restore_id, found.chosen, now + lasting)
     lease.require()
     early = _bring_back(space, restore_id, found, lease)
@@ -132,7 +134,7 @@ def _restore(ctx: RunContext, choice: Choice, lease: Lease) -> Manifest:
 
     outcomes = _outcomes(space, restore_id, f"{folder(restore_id)}/data/")
     total = require_all(space, found.chosen, outcomes, early)
-    read = read_sample(client, space, sample, outcomes)
+    read = read_sample(space, sample, outcomes)
     facts: dict[str, object] = {
         "restore": restore_id,
         "choice": choice.to_json(),

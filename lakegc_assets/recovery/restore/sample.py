@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.session import Dataset
-from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import GoneError, LakeFSError
 from lakegc_assets.lakefs.transport import LARGEST_ANSWER
 from lakegc_assets.mark.holders import paths_in, ranges_naming
@@ -45,9 +44,7 @@ class Sample:
     before: str
 
 
-def choose_sample(
-    client: LakeFSClient, space: Workspace, marked: Manifest, chosen: Dataset
-) -> list[Sample]:
+def choose_sample(space: Workspace, marked: Manifest, chosen: Dataset) -> list[Sample]:
     """The smallest of the chosen objects that a commit names, and how they read now.
 
     An error here is logged only: it is no reason to restore nothing.
@@ -66,8 +63,7 @@ def choose_sample(
         ctx.log.warning("no object is read through lakeFS: %s", error)
         return []
     return [
-        Sample(address, commit, path, _answer(client, ctx.repository, commit, path))
-        for address, commit, path in found
+        Sample(address, commit, path, _answer(ctx, commit, path)) for address, commit, path in found
     ]
 
 
@@ -96,7 +92,7 @@ def _places(
 
 
 def read_sample(
-    client: LakeFSClient, space: Workspace, sample: Sequence[Sample], outcomes: Dataset
+    space: Workspace, sample: Sequence[Sample], outcomes: Dataset
 ) -> list[Mapping[str, Any]]:
     """Read what was restored of a sample: address, commit, path, and answers before and after.
 
@@ -111,15 +107,15 @@ def read_sample(
     restored = found.filter(pc.equal(found["outcome"], "restored"))["address"].to_pylist()
     wanted = {one.address: one for one in sample}
     return [
-        asdict(one) | {"after": _answer(client, space.ctx.repository, one.commit, one.path)}
+        asdict(one) | {"after": _answer(space.ctx, one.commit, one.path)}
         for address in restored
         if (one := wanted.get(address)) is not None
     ]
 
 
-def _answer(client: LakeFSClient, repository: str, commit: str, path: str) -> str:
+def _answer(ctx: RunContext, commit: str, path: str) -> str:
     try:
-        client.get_object(repository, commit, path)
+        ctx.client.get_object(ctx.repository, commit, path)
     except GoneError:
         return Sample.GONE
     except LakeFSError as error:

@@ -69,7 +69,7 @@ class Choice:
         return asdict(self) | {"addresses": sorted(set(self.addresses))}
 
 
-def select(client: LakeFSClient, space: Workspace, marked: Dataset, choice: Choice) -> Dataset:
+def select(space: Workspace, marked: Dataset, choice: Choice) -> Dataset:
     """The objects of a mark that are asked for, in the order of their addresses.
 
     ``marked``: in the order of the addresses, too.
@@ -81,7 +81,7 @@ def select(client: LakeFSClient, space: Workspace, marked: Dataset, choice: Choi
         return marked
     if choice.addresses:
         return _named(space, marked, choice.addresses)
-    return _shown(client, space, marked, choice)
+    return _shown(space, marked, choice)
 
 
 def _among(space: Workspace, marked: Dataset, addresses: Iterable[str]) -> Dataset:
@@ -112,13 +112,13 @@ def _named(space: Workspace, marked: Dataset, addresses: Collection[str]) -> Dat
     return some
 
 
-def _shown(client: LakeFSClient, space: Workspace, marked: Dataset, choice: Choice) -> Dataset:
+def _shown(space: Workspace, marked: Dataset, choice: Choice) -> Dataset:
     """The marked objects that lakeFS shows at a ref."""
     count, namespace = 0, space.connections.namespace()
 
     def shown() -> Iterator[str]:
         nonlocal count
-        for found in _listed(client, space.ctx.repository, choice):
+        for found in _listed(space.ctx.client, space.ctx.repository, choice):
             count += 1
             yield from _meanings(namespace, found.physical_address)
 
@@ -186,9 +186,7 @@ class LostObjects:
     elsewhere: str
 
 
-def find_objects(
-    client: LakeFSClient, space: Workspace, chain: Mapping[str, Manifest], choice: Choice
-) -> LostObjects:
+def find_objects(space: Workspace, chain: Mapping[str, Manifest], choice: Choice) -> LostObjects:
     """Find what is asked for, and from where it may come back.
 
     Raises:
@@ -198,7 +196,7 @@ def find_objects(
     ctx, attempt = space.ctx, space.attempt
     candidates, folder = chain["deletion_candidates"], f"{space.folder}marked/"
     marked = marked_in_order(ctx, attempt, candidates, folder)
-    chosen = select(client, space, marked, choice)
+    chosen = select(space, marked, choice)
     backup, copies, problem = usable_copies(space, chain)
     # One that was moved is as good where it is now.
     elsewhere = "" if backup else other_backup(ctx, attempt)
