@@ -264,9 +264,7 @@ class LakeFSClient(Transport):
             rest = ""
             for told in self._list(listing):
                 commit = as_made(as_made(told, told.id), commit_id)
-                # As lakeFS does, of a merge from before the parents were switched the last one.
-                main = commit.parents[:1] if commit.version >= 1 else commit.parents[-1:]
-                commit_id = next(iter(main), "")
+                commit_id = next(iter(commit.parents), "")
                 seen.add(commit.id)
                 # Of a merge from before the parents were switched, either may be the main one.
                 if commit.version >= 1 or len(commit.parents) == 1:

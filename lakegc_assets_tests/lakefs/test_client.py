@@ -302,17 +302,6 @@ def test_a_page_may_end_with_what_was_cherry_picked(
     assert list(client.log("retention", "main")) == whole
 
 
-def test_behind_an_old_merge_that_was_cherry_picked_its_log_goes_on_with_the_main_parent(
-    server: ReplayServer, client: LakeFSClient
-) -> None:
-    """The last one, as lakeFS's own log does: the first is what was merged."""
-    merge = {**_log(server, ("c", ["merged", "b"], 0)).body["results"][0]}
-    merge["metadata"] = {"cherry-pick-origin": "c", "cherry-pick-committer": "lab"}
-    server.overrides["GET", ".*/refs/main/commits"] = _results(merge)
-    server.overrides["GET", ".*/refs/b/commits"] = _log(server, ("b", ["a"], 0), ("a", [], 0))
-    assert [commit.id for commit in client.log("retention", "main")] == ["c", "b", "a"]
-
-
 def _log(server: ReplayServer, *told: tuple[str, list[str], int]) -> Answer:
     """A log of commits, by id, parents and version."""
     commit = server.recording.body("log_first_parent.main")["results"][0]
