@@ -102,7 +102,9 @@ def read_marked_commits(
         for commit_id in forgotten:
             # What nothing leads to any more need not be whole.
             with suppress(IntegrityError):
-                commits |= load_commits(client, attempt.repository, [commit_id], commits)
+                commits |= load_commits(
+                    client, attempt.repository, [commit_id], commits, by_name=False
+                )
     raw = manifest.facts["rules"]
     rules = None if raw is None else Rules.parse(raw)
     known = previous_of(Earlier(attempt, manifest))

@@ -216,23 +216,36 @@ class LakeFSClient(Transport):
 
         ``by_name``: whether one that is not found by its id is asked for by the name of a branch or
             tag that has it, for which all of these are listed.
+
+        Raises UnexpectedAnswerError: by this id the server tells another one.
         """
+        missing: LakeFSError
         try:
             told = self._get(Commit, "repositories", repository, "commits", commit_id)
         except EndpointNotFoundError:
             raise
-        except NotFoundError:
-            found = self._named(repository, commit_id) if by_name else None
-            if found is None:
-                raise
-            return found
-        return as_made(told, commit_id)
+        except NotFoundError as error:
+            missing = error
+        else:
+            found = as_made(told, commit_id)
+            if found.id == commit_id:
+                return found
+            missing = UnexpectedAnswerError(
+                f"asked for commit {commit_id} of {repository!r}, the server told {found.id}: "
+                "lakeFS may do so after a cherry-pick, for ten minutes. Run again then"
+            )
+        named = self._named(repository, commit_id) if by_name else None
+        if named is None:
+            raise missing
+        return named
 
-    def log(self, repository: str, ref: str, *, first_parent: bool = True) -> Iterator[Commit]:
+    def log(
+        self, repository: str, ref: str, *, first_parent: bool = True, by_name: bool = True
+    ) -> Iterator[Commit]:
         """The commits behind a ref, newest first; at least one.
 
         Servers that do not know ``first_parent`` list all ancestors. Raises UnexpectedAnswerError
-        at its end: a first parent has not come.
+        at its end: a first parent has not come. ``by_name`` is that of ``commit``.
         """
         begun = False
         try:
@@ -243,10 +256,15 @@ class LakeFSClient(Transport):
             raise
         except NotFoundError:
             # What was cherry-picked may have to be asked for by a name.
-            name = None if begun else self._name_of(repository, ref)
+            name = self._name_of(repository, ref) if by_name and not begun else None
             if name is None:
                 raise
-            yield from self._log(repository, name, ref, first_parent=first_parent)
+            behind = self._log(repository, name, ref, first_parent=first_parent)
+            first = next(behind)
+            # The branch may have moved since it was listed.
+            if first.id != ref:
+                raise
+            yield from chain((first,), behind)
 
     def _log(
         self, repository: str, ref: str, commit_id: str, *, first_parent: bool
@@ -255,8 +273,10 @@ class LakeFSClient(Transport):
         params = {"first_parent": "true"} if first_parent else {}
         seen: set[str] = set()
         awaited: set[str] = set()
+        asked: set[str] = set()
         rest = ref
-        while rest and rest not in seen:
+        while rest and rest not in seen | asked:
+            asked.add(rest)
             path = ("repositories", repository, "refs", rest, "commits")
             listing = Listing(
                 Page[Commit], path, key=None, params=params, amount=_FIRST_OF_LOG, growing=True

@@ -10,7 +10,6 @@ branches and tags have: it is that of the content.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import product
 from typing import Final
 
 from lakegc_assets.graveler.ident import commit_id as content_id
@@ -37,12 +36,12 @@ def is_changed(told: Commit) -> bool:
     return told.metadata.get(_ORIGIN) == told.id
 
 
-def as_picked(told: Commit, ids: Iterable[str], committers: Iterable[str]) -> Commit | None:
+def as_picked(told: Commit, origins: Iterable[tuple[str, str]]) -> Commit | None:
     """Such a commit as it was made, of one of some commits; None where it was of none of them.
 
-    ``ids`` are those of the commits, ``committers`` of any of them.
+    ``origins`` have the ids of the commits, each with its committer, or one that may be.
     """
-    for origin, committer in product(ids, committers):
+    for origin, committer in origins:
         metadata = {**told.metadata, _ORIGIN: origin, _COMMITTER: committer}
         made = _with(told, told.id, metadata)
         if is_proven(made):

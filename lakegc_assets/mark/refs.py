@@ -7,6 +7,7 @@ import io
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from itertools import chain, product
 from typing import Final
 
 from lakegc_assets.errors import IntegrityError
@@ -157,6 +158,8 @@ def load_commits(
     roots: Iterable[str],
     known: Collection[str] = frozenset(),
     read: dict[str, Commit] | None = None,
+    *,
+    by_name: bool = True,
 ) -> dict[str, Commit]:
     """Every commit that can be reached from some commits, by all parents.
 
@@ -165,13 +168,16 @@ def load_commits(
 
     ``roots``: ids of the commits to begin with, HEADs first.
     ``known``: commits that were read before, with all that can be reached from them; left out.
+        They are read, too, where what was cherry-picked can be proven by no other.
     ``read``: gets them as they come, for progress.
+    ``by_name``: that of ``LakeFSClient.commit``.
 
     Raises:
         IntegrityError: a parent is missing, or a commit's content does not match its id.
     """
     commits = {} if read is None else read
-    waiting = deque(dict.fromkeys(roots))
+    roots = list(dict.fromkeys(roots))
+    waiting = deque(roots)
     changed: list[ApiCommit] = []
     while waiting:
         # HEADs before what was merged: their logs have most of it.
@@ -179,7 +185,7 @@ def load_commits(
         if ref in commits or ref in known:
             continue
         try:
-            for found in client.log(repository, ref, first_parent=True):
+            for found in client.log(repository, ref, first_parent=True, by_name=by_name):
                 if found.id in commits or found.id in known:
                     break
                 if is_changed(found):
@@ -199,11 +205,15 @@ def load_commits(
             ) from error
         if ref not in commits:
             raise IntegrityError(f"the log of {ref} in {repository!r} does not start with it")
-    if changed:
-        origins, committers = [*commits, *known], {one.committer for one in commits.values()}
-        for told in changed:
-            made = as_picked(told, origins, committers)
-            commits[told.id] = _checked(repository, made or told)
+    committers = {one.committer for one in commits.values()}
+    for told in changed:
+        origins = ((one.id, one.committer) for one in commits.values())
+        made = as_picked(told, chain(origins, product(known, committers)))
+        if made is None and known:
+            # Of none that is known the committer is.
+            commits.clear()
+            return load_commits(client, repository, roots, read=commits, by_name=by_name)
+        commits[told.id] = _checked(repository, made or told)
     return commits
 
 

@@ -48,7 +48,7 @@ from lakegc_assets.storage.opening import open_store
 SCHEMA_VERSION = 5
 #: Raised with what a mark spares, or counts as alive: marks of another version are not swept. What
 #: they have deleted is restored, and what they knew is handed on.
-PROTECTION_VERSION = 1
+PROTECTION_VERSION = 2
 #: Fact of each manifest: the version that wrote it; there was none before the first.
 PROTECTION = "protection_version"
 

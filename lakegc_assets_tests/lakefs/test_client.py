@@ -302,6 +302,14 @@ def test_a_page_may_end_with_what_was_cherry_picked(
     assert list(client.log("retention", "main")) == whole
 
 
+def test_a_log_that_goes_on_with_itself_ends(server: ReplayServer, client: LakeFSClient) -> None:
+    page = _log(server, ("c", ["b"], 1))
+    page.body["results"][0]["metadata"] = {"cherry-pick-origin": "c"}
+    server.overrides["GET", ".*/commits"] = page
+    with pytest.raises(errors.UnexpectedAnswerError, match="1 of their first parents have not"):
+        list(client.log("retention", "main"))
+
+
 def _log(server: ReplayServer, *told: tuple[str, list[str], int]) -> Answer:
     """A log of commits, by id, parents and version."""
     commit = server.recording.body("log_first_parent.main")["results"][0]

@@ -17,11 +17,12 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.ident import commit_id
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.lakefs.errors import UnexpectedAnswerError
+from lakegc_assets.lakefs.errors import NotFoundError, UnexpectedAnswerError
 from lakegc_assets.lakefs.models import Commit as ApiCommit
 from lakegc_assets.mark import commits
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.refs import load_commits, read_commits_csv, read_heads, read_tags
+from lakegc_assets.retention.commits import Commit
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark.conftest import Goldens
@@ -274,15 +275,51 @@ def test_heads_that_were_cherry_picked_are_asked_for_by_a_name(
     assert client.commit("retention", head) == one
 
 
-def pick(of: ApiCommit | None, parents: tuple[str, ...], **metadata: str) -> ApiCommit:
+def pick(
+    of: ApiCommit | None, parents: tuple[str, ...], committer: str = "lab", **metadata: str
+) -> ApiCommit:
     """A commit with lakeFS's own id for its content, perhaps by a cherry-pick."""
     if of is not None:
         metadata |= {"cherry-pick-origin": of.id, "cherry-pick-committer": of.committer}
-    found = commit_id("lab", "m", "", 1, metadata, parents)
+    found = commit_id(committer, "m", "", 1, metadata, parents)
     return ApiCommit(
-        id=found, parents=parents, committer="lab", message="m", creation_date=1,
+        id=found, parents=parents, committer=committer, message="m", creation_date=1,
         meta_range_id="", metadata=metadata,
     )  # fmt: skip
+
+
+def test_by_its_id_another_commit_is_believed_only_with_a_name(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    """lakeFS finds by the id of what was cherry-picked what was made of it: that may hold less."""
+    head, other = server.recording.refs["main"], server.recording.refs["v1"]
+    one = client.commit("retention", head)
+    server.overrides["GET", f"/repositories/retention/commits/{head}"] = Answer(
+        200, client.commit("retention", other).model_dump()
+    )
+    assert client.commit("retention", head) == one
+    with pytest.raises(UnexpectedAnswerError, match=f"commit {head} .* told {other}.*Run again"):
+        client.commit("retention", head, by_name=False)
+
+
+def test_a_branch_that_moved_has_no_log_of_where_it_was(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    head = server.recording.refs["main"]
+    whole, branch = list(client.log("retention", head)), {"main": head}
+
+    def answer(request: Request) -> Answer:
+        if f"/{head}" in request.path:
+            return Answer(404, {"message": "commit not found"})
+        return server.derived(
+            replace(request, path=request.path.replace("/main/", f"/{branch['main']}/"))
+        )
+
+    server.overrides[LOGS] = answer
+    assert list(client.log("retention", head)) == whole
+    branch["main"] = whole[1].id
+    with pytest.raises(NotFoundError):
+        list(client.log("retention", head))
 
 
 @pytest.mark.parametrize("knows", ["another branch", "an earlier mark", "nobody"])
@@ -306,6 +343,24 @@ def test_a_cherry_pick_that_was_picked_is_proven_by_what_it_was_made_of(
     found = load_commits(client, "retention", roots, known)
     assert dict(found[made.id].metadata) == made.metadata
     assert found[made.id].parents == made.parents
+
+
+def test_the_committer_of_a_known_commit_is_read_where_it_proves_another_one(
+    client: LakeFSClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of known commits only the ids are: somebody else may have made what was cherry-picked."""
+    first = pick(None, ())
+    origin = pick(None, (first.id,), "alice")
+    made = pick(origin, (first.id,))
+    keys = {"cherry-pick-origin": made.id, "cherry-pick-committer": "lab"}
+    told = made.model_copy(update={"metadata": {**made.metadata, **keys}})
+    logs = {made.id: [told, first], origin.id: [origin, first]}
+    monkeypatch.setattr(client, "log", lambda _repository, ref, **_more: iter(logs[ref]))
+    read: dict[str, Commit] = {}
+    found = load_commits(client, "retention", [made.id, origin.id], {origin.id, first.id}, read)
+    assert dict(found[made.id].metadata) == made.metadata
+    assert found == read
+    assert set(found) == {made.id, origin.id, first.id}
 
 
 def test_a_commit_that_the_server_does_not_know_stops_the_run(client: LakeFSClient) -> None:
