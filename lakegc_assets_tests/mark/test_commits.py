@@ -291,7 +291,7 @@ def pick(
 def test_by_its_id_another_commit_is_believed_only_with_a_name(
     server: ReplayServer, client: LakeFSClient
 ) -> None:
-    """lakeFS finds by the id of what was cherry-picked what was made of it: that may hold less."""
+    """By the id of what was cherry-picked lakeFS finds what was made of it, which may hold less."""
     head, other = server.recording.refs["main"], server.recording.refs["v1"]
     one = client.commit("retention", head)
     server.overrides["GET", f"/repositories/retention/commits/{head}"] = Answer(

@@ -73,7 +73,7 @@ class _Server:
         self.asked["diff"] += 1
         return iter(())
 
-    def log(self, _repository: str, ref: str, *, first_parent: bool) -> Iterator[Commit]:
+    def log(self, _repository: str, ref: str, **_how: bool) -> Iterator[Commit]:
         assert first_parent
         self.asked["log"] += 1
         if ref != _HEAD:
