@@ -73,8 +73,8 @@ class _Server:
         self.asked["diff"] += 1
         return iter(())
 
-    def log(self, _repository: str, ref: str, **_how: bool) -> Iterator[Commit]:
-        assert first_parent
+    def log(self, _repository: str, ref: str, **how: bool) -> Iterator[Commit]:
+        assert how["first_parent"]
         self.asked["log"] += 1
         if ref != _HEAD:
             yield self._second()
