@@ -264,10 +264,12 @@ def test_heads_that_were_cherry_picked_are_asked_for_by_a_name(
         found = server.derived(
             replace(request, path=request.path.replace(f"/{asked}/", f"/{head}/"))
         )
-        for told in found.body["results"]:
-            metadata = {"cherry-pick-origin": told["id"], "cherry-pick-committer": "lab"}
-            told["metadata"] = {**told["metadata"], **metadata}
-        return found
+        keys = {"cherry-pick-committer": "lab"}
+        told = [
+            {**one, "metadata": {**one["metadata"], **keys, "cherry-pick-origin": one["id"]}}
+            for one in found.body["results"]
+        ]
+        return Answer(found.status, {**found.body, "results": told})
 
     server.overrides[LOGS] = answer
     server.overrides["GET", f"/repositories/retention/commits/{head}"] = answer
