@@ -210,7 +210,7 @@ def load_commits(
         origins = ((one.id, one.committer) for one in commits.values())
         made = as_picked(told, chain(origins, product(known, committers)))
         if made is None and known:
-            # Of none that is known the committer is.
+            # The known ones come without committers: those are read with them.
             commits.clear()
             return load_commits(client, repository, roots, read=commits, by_name=by_name)
         commits[told.id] = _checked(repository, made or told)

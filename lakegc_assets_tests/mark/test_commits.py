@@ -370,6 +370,19 @@ def test_a_commit_that_the_server_does_not_know_stops_the_run(client: LakeFSClie
         load_commits(client, "retention", ["4" * 64])
 
 
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_forgotten_commit_is_looked_for_among_no_names(
+    server: ReplayServer, client: LakeFSClient, *, by_name: bool
+) -> None:
+    """Nothing leads to it, and a forecast may ask for very many: lists for each would take long."""
+    with pytest.raises(IntegrityError):
+        load_commits(client, "retention", ["4" * 64], by_name=by_name)
+    lists = [
+        server.asked("GET", f"/repositories/retention/{refs}") for refs in ("branches", "tags")
+    ]
+    assert [len(asked) for asked in lists] == [int(by_name)] * 2
+
+
 # Branches
 
 
