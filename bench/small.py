@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 
 import click
 
@@ -34,14 +34,15 @@ def _run(folder: Path, engine: str) -> float:
         "LAKEGC_ARTIFACT_ROOT": str(folder / "artifacts"),
     }
     begun = time.monotonic()
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=folder,
-        env=os.environ | homes,
+    # In a file: a pipe would be open until its JVM has ended, too, as nobody waits for that of F.
+    with TemporaryFile("w+") as told, subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=told, cwd=folder, env=os.environ | homes
     ) as process, watched(process.pid) as memory:  # fmt: skip
-        _, told = process.communicate()
-    seconds = time.monotonic() - begun
-    if process.returncode:
-        raise SystemExit(f"lakegc run ended with {process.returncode}: {told}")
+        process.wait()
+        seconds = time.monotonic() - begun
+        if process.returncode:
+            told.seek(0)
+            raise SystemExit(f"lakegc run ended with {process.returncode}: {told.read()}")
     memory.show()
     return seconds
 

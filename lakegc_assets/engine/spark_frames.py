@@ -160,7 +160,9 @@ class SparkBackedSession(Session):
     def create(self, rows: pa.Table) -> DataFrame:
         """See ``Session``."""
         self._most_rows = max(self._most_rows, rows.num_rows)
-        return self._spark.createDataFrame(rows, from_arrow_schema(rows.schema))
+        frame = self._spark.createDataFrame(rows, from_arrow_schema(rows.schema))
+        # Rows of one partition need no exchange before they are joined, sorted or grouped.
+        return frame.coalesce(1)
 
     def write(
         self, frame: DataFrame, url: str, folder: str, schema: pa.Schema, what: str
