@@ -56,9 +56,9 @@ def drop_committed(db: sqlite3.Connection, branch: Branch, until: int) -> None:
 def drop(db: sqlite3.Connection, branch: Branch, prefix: bytes, *, exactly: bool = False) -> None:
     """Forget what is staged at one key or below a prefix; commits being prepared will fail."""
     db.execute(
-        "DELETE FROM staged WHERE branch = ?1 AND substr(key, 1, length(?2)) = ?2 "
-        "AND (length(key) = length(?2) OR NOT ?3)",
-        (branch.uid, prefix, exactly),
+        "DELETE FROM staged WHERE branch = :branch AND substr(key, 1, length(:prefix)) = :prefix "
+        "AND (length(key) = length(:prefix) OR NOT :exactly)",
+        {"branch": branch.uid, "prefix": prefix, "exactly": exactly},
     )
     db.execute("UPDATE branches SET version = version + 1 WHERE uid = ?", (branch.uid,))
 
