@@ -31,6 +31,10 @@ demo: setup ## sweep a year-old repository of an embedded lakeFS, prove it unhar
 test: setup ## run all tests that need Python and Java only
 	@$(in_venv) python -m pytest $(in_parallel)
 
+.PHONY: test-lowest
+test-lowest: setup ## run the tests with the oldest versions that pyproject.toml allows (needs uv)
+	@tools/lowest.sh $(WORKERS)
+
 .PHONY: simulate
 simulate: RUNS ?= 20000
 simulate: setup ## run RUNS interleavings of sweeps, marks and backups under virtual time, from SEED on, or from fresh seeds
@@ -81,5 +85,5 @@ lock: ## pin the dependencies of pyproject.toml again (needs uv)
 
 .PHONY: clean
 clean: ## remove what the other targets made, except for .lakegc, which may hold marks
-	@rm -rf .venv .demo .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache *.egg-info
+	@rm -rf .venv .venv-lowest .demo .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache *.egg-info
 	@find . -name __pycache__ -prune -exec rm -rf {} +

@@ -27,11 +27,13 @@ from weakref import WeakKeyDictionary
 
 import duckdb
 import pyarrow as pa
+from packaging.version import Version
 from sqlframe.duckdb import DuckDBDataFrame, DuckDBSession
 from sqlglot import exp
 
 from lakegc_assets.engine.folders import SpillFolder
 from lakegc_assets.engine.plans import Plan, PlanCache, Query, plans_file
+from lakegc_assets.errors import ConfigurationError
 
 #: The names of queries.
 _NAME: Final = re.compile(r"\blakegc_\d+\b")
@@ -43,6 +45,9 @@ _PLAIN: Final = (str, int, float, bool, datetime, type(None))
 #: Bytes of the limit for each thread: what a join or an aggregate cannot spill, it holds once for
 #: each thread, so that many threads run out of memory with which a few get along.
 THREAD_MEMORY: Final = 512 << 20
+#: The oldest DuckDB whose answers are right. Versions 1.5.0 to 1.5.2 omit rows from some queries
+#: with ORDER BY and LIMIT, so that lakeFS would be asked about fewer candidates than it serves.
+OLDEST_DUCKDB: Final = Version("1.5.3")
 
 
 class _OwnFrame(DuckDBDataFrame):
@@ -106,15 +111,28 @@ class _AnyMoment(datetime):
         return moment
 
 
+def _require_right_answers() -> None:
+    """Raise ConfigurationError where the installed DuckDB is older than ``OLDEST_DUCKDB``."""
+    if Version(duckdb.__version__) < OLDEST_DUCKDB:
+        raise ConfigurationError(
+            f"DuckDB {duckdb.__version__} omits rows from some sorted queries, so its results "
+            f"cannot be trusted. Install duckdb>={OLDEST_DUCKDB}, or run with --engine spark"
+        )
+
+
 class Database:
     """DuckDB, in memory, and the folder into which it spills.
 
     Args:
         memory: bytes that it may use; beyond them it spills.
         plans: of relations.
+
+    Raises:
+        ConfigurationError: the installed DuckDB is older than ``OLDEST_DUCKDB``.
     """
 
     def __init__(self, memory: int, plans: PlanCache) -> None:
+        _require_right_answers()
         self.spill = SpillFolder()
         self.connection = duckdb.connect(
             config={

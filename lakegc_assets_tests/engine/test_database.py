@@ -9,15 +9,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
-from lakegc_assets.engine.database import open_database
+from lakegc_assets.engine.database import Database, open_database
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.engine.embedded import EmbeddedSession, default_memory
+from lakegc_assets.engine.plans import PlanCache
 from lakegc_assets.engine.relation import F, relation, union_all
 from lakegc_assets.engine.session import Dataset
+from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.local import LocalStore
 
 _NUMBERS = pa.schema([("number", pa.int64())])
@@ -52,6 +55,14 @@ def _above_without(rows: DataFrame, more: Sequence[DataFrame], least: float) -> 
 def _either(rows: DataFrame, since: datetime | None, named: object) -> DataFrame:
     _planned.append("either")
     return rows if since is None else rows.where(F.lit(since).isNotNull() & F.lit(bool(named)))
+
+
+def test_a_duckdb_that_omits_rows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duckdb, "__version__", "1.5.2")
+    with pytest.raises(ConfigurationError, match=r"Install duckdb>=1\.5\.3, or run with"):
+        Database(1 << 28, PlanCache(None))
+    monkeypatch.setattr(duckdb, "__version__", "2.0.0.dev7")
+    Database(1 << 28, PlanCache(None))
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import pytest
 from botocore.awsrequest import AWSRequest
+from botocore.exceptions import HTTPClientError
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -27,7 +28,7 @@ from lakegc_assets.storage.errors import (
     StoreUnavailableError,
 )
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.storage.s3.client import add_md5, clients
+from lakegc_assets.storage.s3.client import add_md5, clients, failure_of
 from lakegc_assets_tests.storage.conftest import Answer, Script
 from lakegc_assets_tests.storage.s3_answers import SPACE, error
 
@@ -103,6 +104,14 @@ def test_a_server_that_only_redirects_is_a_wrong_endpoint(
     script.answers = [Answer(301, headers={"Location": "https://elsewhere.invalid/"})]
     with pytest.raises(ConfigurationError, match=r"set the endpoint to where it leads.*redirect"):
         store.head("one")
+
+
+def test_the_limit_of_redirects_may_be_reached_within_the_http_client() -> None:
+    """As on Python 3.12; which call reaches the limit depends on the depth of each."""
+    failed = HTTPClientError(error="maximum recursion depth exceeded")
+    assert failure_of(failed).code == "ConnectionFailed"
+    failed.__context__ = RecursionError()
+    assert failure_of(failed).code == "RedirectLoop"
 
 
 def test_a_bucket_in_another_region_is_found_once(store: ObjectStore, script: Script) -> None:

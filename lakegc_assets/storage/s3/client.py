@@ -93,7 +93,8 @@ def failure_of(error: BotoError) -> HttpFailure:
         return HttpFailure(code, message, status)
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
         return HttpFailure("NoCredentials", error)
-    if isinstance(error, RecursionError):
+    # At the limit, botocore may report what its HTTP client raised as an error of its own.
+    if RecursionError in {type(error), type(error.__context__)}:
         return HttpFailure("RedirectLoop", "each answer of the server is a redirect")
     # The text may quote the URL, whose query may hold a signature.
     message = _QUERY.sub("", str(error))
