@@ -1,8 +1,8 @@
 """Spellings of the address of an entry, relative to the storage namespace.
 
-Where a spelling is open to doubt every meaning counts: an address too many in a live set is safe.
-The caches of decoded ranges store what this and ``StorageNamespace`` say: who changes it raises
-``DECODER_VERSION``, and ``VERSION`` of the witness.
+If the meaning of a spelling is in doubt, every meaning counts: extra addresses in a live set are
+safe. The caches of decoded ranges store the results of this module and of ``StorageNamespace``. A
+change to either must raise ``DECODER_VERSION``, and ``VERSION`` of the witness.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ UNUSUAL: Final = r"(^|/)\.{0,2}(/|$)|\\"
 _LAST = "\U0010ffff"
 #: lakeFS's own object at the root, written when a repository is created.
 DUMMY: Final = "dummy"
-#: As lakeFS writes nearly all of them: one search in place of seven.
+#: Addresses as lakeFS writes nearly all of them; this one search saves seven.
 _USUAL: Final = r"^data/[0-9a-v]{20}/[0-9a-v]{20}$"
 _ODD: Final = r"(^|/)\.\.?(/|$)|://"
-#: Below the folders that lakeFS makes: ``data/<slice>/<id>``, ``data/!ab/c/<partition>/<id>``.
+#: Keys below the folders that lakeFS makes: ``data/<slice>/<id>``, ``data/!ab/c/<partition>/<id>``.
 _DEEPER: Final = r"^data/(([^/!][^/]*)?/[^/]*/|![^/]*(/[^/]*){3}/)"
-#: Of a repository in this one. Such a candidate stops the run, so that none of its objects go.
+#: Keys of a nested repository. Such a candidate stops the run, so that none of its objects go.
 _NESTED: Final = r"/_lakefs/|/dummy$"
-#: What breaks a list with one address a line, or what a bulk delete cannot name: such keys would be
-#: deleted one by one, the last of a batch long after HEADs were read. U+FFFD stands where a server
-#: could not write a character of the name in its listing, which then names another object.
+#: Characters that break a list with one address per line, or that a bulk delete cannot name. Such
+#: keys would be deleted one by one, the last of a batch long after the HEADs were read. A server
+#: writes U+FFFD for a character that its listing cannot hold; the key then names another object.
 UNNAMEABLE: Final = r"[\x00-\x1f\x7f-\x9f\x{fffd}-\x{ffff}]"
 
 
@@ -45,11 +45,11 @@ def plain_path(address: str) -> str:
 def live_spellings(namespace: StorageNamespace, address: str) -> list[str]:
     """The relative addresses that an address of unknown type keeps alive.
 
-    The literal text is the first of them; a full address inside the namespace adds its relative
-    form, as written and percent-decoded. Each counts as a plain path, too.
+    The first one is the literal text. A full address inside the namespace adds its relative form,
+    both as written and percent-decoded. The plain path of each counts, too.
 
     Raises:
-        UnresolvableAddressError: it has a scheme, and nobody can tell where it points.
+        UnresolvableAddressError: the address has a scheme, and its place cannot be determined.
     """
     relative = sorted(namespace.relatives(address)) if "://" in address else [address]
     return list(dict.fromkeys([address, *relative, *map(plain_path, relative)]))
@@ -58,10 +58,10 @@ def live_spellings(namespace: StorageNamespace, address: str) -> list[str]:
 def entry_spellings(
     namespace: StorageNamespace, address: str, address_type: int
 ) -> tuple[list[str], bool]:
-    """The relative addresses that an entry keeps alive, and whether its address was resolved.
+    """The relative addresses that an entry keeps alive, and True if its address was resolved.
 
-    A full address outside the namespace keeps nothing alive here. One that cannot be resolved gives
-    its last path components and False: candidates that end in it are spared.
+    A full address outside the namespace keeps nothing alive here. An address that cannot be
+    resolved gives its last path components and False: candidates that end in one are spared.
     """
     try:
         found = namespace.resolve(address, address_type)
@@ -71,19 +71,19 @@ def entry_spellings(
 
 
 def are_plain(addresses: pa.Array, types: pa.Array) -> pa.Array:
-    """Mark the addresses of entries that mean what they say, and nothing else."""
+    """Mark the addresses of entries that have no other meaning than their literal text."""
     relative = pc.equal(types, AddressType.RELATIVE)
     return pc.and_not(relative, pc.match_substring_regex(addresses, UNUSUAL))
 
 
 def is_elsewhere(namespace: StorageNamespace, address: str, address_type: int) -> bool:
-    """True if the object of an entry is, or may be, in another store, which gives its own etags."""
+    """True if the object of an entry may be in another store, which gives its own etags."""
     spellings, resolved = entry_spellings(namespace, address, address_type)
     return not (resolved and spellings)
 
 
 def just_before(path: str) -> str:
-    """A string below ``path`` with few paths in between; for listings that start after a path."""
+    """A string before ``path`` with few paths in between; for listings that start after a path."""
     if not path:
         return ""
     last = ord(path[-1])
@@ -96,11 +96,11 @@ def just_before(path: str) -> str:
 
 
 def in_data(addresses: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Mark the addresses that lie where lakeFS writes objects, now or in older versions.
+    """Mark the addresses in places where lakeFS writes objects, now or in older versions.
 
-    What the invariants would refuse whole marks for is left alone: names that lakeFS gives nothing.
-    So are files in deeper folders than it makes: clients of tables in lakeFS Enterprise's Iceberg
-    catalog write data files into a namespace, which no entry names.
+    Names that lakeFS never gives are not marked: the invariants would refuse the whole mark for
+    them. Files in deeper folders are not marked either: clients of tables in lakeFS Enterprise's
+    Iceberg catalog write data files into a namespace, and no entry names them.
     """
     usual = pc.match_substring_regex(addresses, _USUAL)
     if pc.all(usual).as_py():

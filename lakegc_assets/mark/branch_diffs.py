@@ -1,9 +1,10 @@
-"""Diffs of branches: the paths at which they have staged something, and whether they are gone.
+"""Diffs of branches: the paths that are staged on a branch, and the proof that a branch is gone.
 
-The diffs are a second witness beside ``prepare_uncommited``, which can lose rows without a word:
-the scan of a branch ends early, or a branch is deleted meanwhile. A diff names paths and no
-addresses, so lakeFS is asked what it serves at those where a candidate could lie: by the sizes that
-clients declared, as long as nothing speaks against these, and the diffs show no more than the list.
+The diffs are a second witness next to ``prepare_uncommited``, which can lose rows without an error:
+the scan of a branch ends early, or a branch is deleted in between. A diff names paths, not
+addresses. So lakeFS is asked which address it serves at each path that may show a candidate. The
+sizes that clients declared select these paths, as long as no evidence speaks against the sizes and
+the diffs show no more objects than the list.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.lakefs.models import Change
 
-#: Changes that are held at a time: a branch may have staged millions.
+#: Changes in memory at a time; a branch may have staged millions.
 CHANGES_AT_ONCE: Final = 50_000
 
 
@@ -28,7 +29,7 @@ class StagedPaths(NamedTuple):
     """The paths at which a branch has staged possible candidates."""
 
     paths: set[str]
-    #: How many additions and changes the branch has staged in all.
+    #: Number of all additions and changes that the branch has staged.
     changes: int
 
 
@@ -40,10 +41,10 @@ def staged_paths(
 ) -> StagedPaths:
     """Paths at which a branch has staged possible candidates, by their sizes.
 
-    ``sizes``: of the candidates, in bytes; None where what clients declare says nothing.
+    ``sizes``: of the candidates, in bytes; None if declared sizes cannot be trusted.
 
     Raises:
-        IntegrityError: the branch exists, and lakeFS says that it does not.
+        IntegrityError: lakeFS answers 404 for a branch that exists.
     """
     found: set[str] = set()
     count = 0
@@ -59,7 +60,7 @@ def staged_paths(
 
 
 def _many(pages: Iterable[list[Change]]) -> Iterator[list[Change]]:
-    """The changes of several pages together, since to compare a few takes as long as many."""
+    """The changes in batches of several pages: comparing few takes as long as comparing many."""
     held: list[Change] = []
     for page in pages:
         held += page
@@ -71,16 +72,16 @@ def _many(pages: Iterable[list[Change]]) -> Iterator[list[Change]]:
 
 
 def _size(change: Change) -> int | None:
-    """The size of what is new, in bytes. That of what replaces something may be of either: None."""
+    """The size of an added object, in bytes; None for a change, whose size may be the old one's."""
     size = change.get("size_bytes")
     return size if size is not None and size >= 0 and change["type"] == "added" else None
 
 
 def changed_paths(client: LakeFSClient, repository: str, branch: str) -> Iterator[str]:
-    """Paths at which a branch has staged an addition or change; none where the branch is gone.
+    """Paths at which a branch has staged an addition or change; none if the branch is gone.
 
     Raises:
-        IntegrityError: the branch exists, and lakeFS says that it does not.
+        IntegrityError: lakeFS answers 404 for a branch that exists.
     """
     return (change["path"] for page in _staged(client, repository, branch) for change in page)
 
@@ -95,10 +96,10 @@ def _staged(client: LakeFSClient, repository: str, branch: str) -> Iterator[list
 
 
 def require_deleted(client: LakeFSClient, repository: str, branch: str, but: str) -> None:
-    """Make sure that a branch is gone, of which lakeFS has just said so.
+    """Require that a branch is gone, after lakeFS has answered 404 for it.
 
     Raises:
-        IntegrityError: it exists.
+        IntegrityError: the branch exists.
         NotFoundError: the repository is not found.
     """
     if not is_deleted(client, repository, branch):
@@ -106,13 +107,13 @@ def require_deleted(client: LakeFSClient, repository: str, branch: str, but: str
 
 
 def is_deleted(client: LakeFSClient, repository: str, branch: str) -> bool:
-    """Return whether a branch is gone; NotFoundError where its repository is."""
+    """Return whether a branch is gone; raises NotFoundError if its repository is not found."""
     try:
         client.branch(repository, branch)
     except EndpointNotFoundError:
         raise
     except NotFoundError:
-        # Of a repository that is not found, nobody can say what its branches have.
+        # If the repository is not found, the state of its branches is unknown.
         client.repository(repository)
         return True
     return False

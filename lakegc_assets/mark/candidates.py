@@ -1,7 +1,7 @@
 """Stage 5, ``deletion_candidates``: listing - committed - uncommitted, older than the cutoff.
 
-Only keys below ``data/`` and keys at the root without ``/`` can be candidates; everything else is
-reported as unknown and left alone. What cannot be proven dead is spared, with the reason why.
+Only keys in ``data/`` and keys at the root without ``/`` can be candidates. All other keys are
+reported as unknown and left alone. An object that cannot be proven dead is spared, with the reason.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.pins import pinned
 
 ASSET = "deletion_candidates"
-#: Columns of what relations take and give.
+#: Columns of the inputs and results of relations.
 UNRESOLVED: Final = schema("last_part string")
 SEEN: Final = schema("address string, etag string")
 JUDGED: Final = LISTING.append(pa.field("why", pa.string()))
 ADDRESSES: Final = schema("address string")
-#: Columns of the listing that are counted; what sweeps deleted is found by the address.
+#: Columns of the listing for the totals; objects that sweeps deleted are matched by the address.
 SUMMED: Final = pa.schema([LISTING.field(n) for n in ("size", "last_modified", "in_place")])
 CARRIED: Final = pa.schema([LISTING.field("address"), *SUMMED])
 COUNTS: Final = schema("why string, objects bigint")
@@ -62,13 +62,13 @@ TOTALS: Final = pa.schema(
 
 
 def find_candidates(ctx: RunContext) -> Manifest:
-    """Write the ``deletion_candidates`` asset, with what was spared beside it.
+    """Write the ``deletion_candidates`` asset, with the spared objects as a part of it.
 
     Raises:
         OtherServerError: the mark was begun with another server.
-        RefusedError: it was begun by another version, which spares something else.
-        IntegrityError: an input is not what its manifest says, or a range is damaged.
-        LakeFSError: lakeFS did not say what it serves.
+        RefusedError: another version began the mark, and spares other objects.
+        IntegrityError: an input differs from its manifest, or a range is damaged.
+        LakeFSError: lakeFS did not answer which addresses it serves.
     """
     started = ctx.clocks.now()
     ctx = ctx.connect()
@@ -126,7 +126,7 @@ def _served(
     chain: Mapping[str, Manifest],
     unlisted: Sequence[Part],
 ) -> tuple[list[Part], HeadMatches]:
-    """Candidates that lakeFS serves or may serve although no live set holds them (``SPARED``)."""
+    """Spare candidates that lakeFS serves or may serve, although no live set holds them."""
     listing, store = chain["store_listing"], attempt.store()
     spent = (work.ctx.clocks.now() - listing.started).total_seconds()
     deadline = time.time() + max(LEAST_SECONDS, spent)
@@ -148,7 +148,7 @@ def _served(
 def subtract_live(
     work: SessionFolder, attempt: AttemptArtifacts, chain: Mapping[str, Manifest]
 ) -> tuple[list[Part], list[Part]]:
-    """Subtract the live sets: objects that none holds (``LISTING``), and spared (``SPARED``)."""
+    """Subtract the live sets: remaining objects (``LISTING``), and spared ones (``SPARED``)."""
     listing, committed, uncommitted = (
         chain[asset] for asset in ("store_listing", "committed_addresses", "uncommitted_snapshot")
     )
@@ -166,7 +166,7 @@ def subtract_live(
         listing.cutoff,
     )
     what = "subtract what is live from the listing"
-    # Known before whole rows are read, so that these stay where they are if there are few of them.
+    # Computed before whole rows are read: if few hashes are dead, the rows need not be shuffled.
     dead = work.written(hashes, "dead", HASHES, what)
     if not dead.rows:
         return [], []
@@ -189,7 +189,7 @@ def subtract_live(
     judged = read(JUDGED, *found)
     spared = work.write(relations.spared(judged), "spared", SPARED, what)
     if not spared:
-        # What was written has the columns of LISTING, and one more that is null.
+        # The files have the columns of LISTING, and one more column that is null.
         return found, []
     return work.write(relations.not_spared(judged), "unlisted", LISTING, what), spared
 
@@ -197,7 +197,7 @@ def subtract_live(
 def _require_live_addresses(
     attempt: AttemptArtifacts, committed: Manifest, uncommitted: Manifest
 ) -> None:
-    """Raise IntegrityError where there are live ranges or lists, and no addresses of them."""
+    """Raise IntegrityError where an asset has live ranges or staged rows, but no address."""
     for manifest, rows, live in (
         (committed, "ranges", "data"),
         (uncommitted, "data", "hashes"),
@@ -214,9 +214,10 @@ def _rows(parts: Sequence[Part]) -> int:
 
 
 def uploads_seen(ctx: RunContext, listing: Manifest) -> list[Dataset]:
-    """The uploads in parts that earlier listings saw which were finished before the cutoff.
+    """The multipart uploads in the earlier listings that this listing names (``SEEN_IN``).
 
-    Of those listings that this one names. What no listing wrote down was not seen, and stays.
+    Those listings were finished before the cutoff. An upload in none of them is not seen, and
+    is spared.
     """
     datasets: list[Dataset] = []
     for run, attempt_id in listing.facts.get(SEEN_IN, ()):
@@ -237,9 +238,9 @@ def _require_distinct(work: SessionFolder, parts: Sequence[Part]) -> None:
 
 
 def _totals(work: SessionFolder, listing: Manifest) -> dict[str, int]:
-    """Counts and bytes of what is listed, as facts of the asset.
+    """Counts and bytes of listed objects, as facts of the asset.
 
-    What was carried forward and swept since is not counted: the store has it no more.
+    An object that was carried forward and swept since does not count: the store no longer has it.
     """
     parts, swept = listing.parts["data"], sweeps_since(work.ctx, listing)
     if not swept:

@@ -1,10 +1,10 @@
 """Stage 3, ``active_commits``: the commits whose objects must stay.
 
-The server's list is not trusted alone: its walk can drop commits that are inside their retention,
-and a cut file would lose any of them. So the active commits are its list united with our own
-computation over the branch logs, with the HEADs read before and after it, and with what the
-previous mark of this repository knew to be active and is still inside its retention, by any reason
-that it handed on (``earlier_marks``).
+The server's list alone is not enough: its walk can drop commits inside their retention, and a cut
+file can lose any commit. So the active commits are the union of three sources: the server's list;
+our own computation over the branch logs, with the HEADs read before and after the list; and the
+commits that the previous mark of this repository knew to be active. The last ones count if they are
+still inside their retention, for any reason that the mark recorded (``earlier_marks``).
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.wording import counted
 
-#: Column that marks of earlier versions do not have.
+#: Column that is missing in marks of earlier versions.
 RULE: Final = "rule"
 ACTIVE: Final = schema(
     "commit_id string, metarange_id string, branch string, kind string, counted_from timestamp, "
     "source string",
-    # Of these the attribution of storage follows.
+    # Columns for the attribution of storage.
     "creation_date bigint, main_parent string, committer string",
-    # Of the rules that lakeFS does not have, in words.
+    # The rule of ``retain`` that keeps the commit, in words.
     f"{RULE} string",
 )
 EXPIRED: Final = schema(
@@ -83,7 +83,7 @@ _NONE: Final[Mapping[str, Commit]] = MappingProxyType({})
 
 
 class Refs(NamedTuple):
-    """Names of branches and tags that were there earlier, so that they may not just be missing."""
+    """Branches and tags that an earlier mark found; a list that lacks one may be cut."""
 
     branches: Sequence[str] = ()
     tags: Sequence[str] = ()
@@ -93,13 +93,13 @@ _NO_REFS: Final = Refs()
 
 
 def refs_of(ctx: RunContext, mark: AttemptArtifacts, active: Manifest) -> Refs:
-    """The refs that a mark found; tags only where rules may protect some.
+    """The refs that a mark found; tags only where a rule may protect tags.
 
-    ``mark``: any.
-    ``active``: manifest of its ``active_commits``.
+    ``mark``: any mark.
+    ``active``: the manifest of its ``active_commits``.
 
     Raises:
-        IntegrityError: a file is missing, or is not what the manifest says.
+        IntegrityError: a file is missing, or differs from the manifest.
     """
     branches = [row["branch"] for row in mark.values(active, "heads", ["branch"])]
     if not ctx.settings.protect_tags and not ctx.settings.retained.reads_tags:
@@ -109,30 +109,30 @@ def refs_of(ctx: RunContext, mark: AttemptArtifacts, active: Manifest) -> Refs:
 
 @dataclass(frozen=True)
 class Liveness:
-    """The active commits of one moment, each with its source."""
+    """The active commits at one moment, each with its source."""
 
-    #: None where the repository has none, so that all is active.
+    #: None if the repository has no rules; then every commit is active.
     rules: Rules | None
-    #: Commits of branches, as last read, and of tags.
+    #: HEADs by branch, as last read; commits by tag.
     heads: dict[str, str]
     tags: dict[str, str]
-    #: All that were reached, by id.
+    #: All commits that were reached, by id.
     commits: dict[str, Commit]
     active: UnitedActiveCommits
     #: lakeFS's run id of the list of commits; empty without rules.
     server_run_id: str
-    #: Rules that keep more than lakeFS's.
+    #: The rules that keep more than lakeFS's.
     retain: Retain = NO_RETAIN
-    #: For each pattern of paths the commits that are not active, and of which stays what lies below
-    #: it, with the reason.
+    #: By pattern of paths: the commits that are not active, but of which the paths that match the
+    #: pattern stay, with the reason.
     paths: Mapping[str, Mapping[str, Reason]] = field(default_factory=dict)
-    #: None where nothing is handed on.
+    #: None if no memory is handed on to later marks.
     memory: Memory | None = None
-    #: The marks whose memory counts; None where none was read.
+    #: The marks that the memory comes from; None if none was read.
     earlier: EarlierMarks | None = None
 
     def tables(self) -> dict[str, pa.Table]:
-        """The parts of the asset: ``data``, ``expired``, ``heads``, ``tags``, perhaps others."""
+        """Parts of the asset: ``data``, ``expired``, ``heads``, ``tags``, and optional parts."""
         of, active = self.commits, self.active.active
         tags = [(t, c, of[c].metarange_id, c in active) for t, c in sorted(self.tags.items())]
         tables = {
@@ -159,7 +159,7 @@ class Liveness:
         return {self.commits[commit].metarange_id for commit in self.active.active}
 
     def path_metaranges(self) -> dict[str, dict[str, int]]:
-        """The metaranges of commits of which paths stay, by the pattern, for ``path_ranges``."""
+        """The metaranges of commits that stay in part, by pattern, for ``path_ranges``."""
         return {
             pattern: dict.fromkeys({self.commits[i].metarange_id for i in commits} - {""}, 0)
             for pattern, commits in self.paths.items()
@@ -206,12 +206,12 @@ class Liveness:
 
 
 def find_active_commits(ctx: RunContext) -> Manifest:
-    """Write the ``active_commits`` asset, with expired commits, HEADs and tags beside it.
+    """Write the ``active_commits`` asset, with expired commits, HEADs and tags as further parts.
 
     Raises:
         OtherServerError: the mark was begun with another server.
         IntegrityError: the server's list is cut, or contradicts the log.
-        RulesError: the rules make no sense.
+        RulesError: the retention rules are invalid.
         LakeFSError: the server did not answer.
     """
     started = ctx.clocks.now()
@@ -263,13 +263,13 @@ def find_liveness(
     known: Mapping[str, Commit] = _NONE,
     manifests: dict[str, Manifest] | None = None,
 ) -> Liveness:
-    """Find the active commits by all the ways there are.
+    """Find the active commits from all sources.
 
-    ``now``: the moment against which ages are taken; the start of the run, so that the time a run
-        takes never makes anything expire.
-    ``refs``: that an earlier mark found.
+    ``now``: the moment for which ages are computed: the start of the run, so that a long run never
+        lets a commit expire.
+    ``refs``: the refs that an earlier mark found.
     ``known``: commits that an earlier call has read; they are not read again.
-    ``manifests``: of earlier marks that were read; which marks there are is looked at anew.
+    ``manifests``: cache of manifests of earlier marks; the list of marks is read again.
     """
     manifests = {} if manifests is None else manifests
     retain = ctx.settings.retained
@@ -281,15 +281,15 @@ def find_liveness(
     heads = read_heads(ctx.client, ctx.repository, heads_before)
     if rules is not None:
         _require_heads(listed, heads_before, heads)
-    # A branch that moved while this ran counts with both of its HEADs.
+    # A branch that moved in between keeps both of its HEADs.
     both = [heads_before] if heads == heads_before else [heads_before, heads]
     tags = read_tags(ctx.client, ctx.repository, refs.tags)
-    # Behind the HEADs: another run may have seen a branch that is gone since.
+    # Read after the HEADs: another run may have seen a branch that is gone since.
     earlier = latest_marks(ctx, manifests)
     previous = earlier.previous()
     longest = lengthen(rules or earlier.last_rules() or Rules(MAX_DAYS), retain, heads)
     dated = raise_days(longest, max(retain.paths.values(), default=0))
-    # Without rules nothing ends what earlier marks knew.
+    # Without rules, commits that earlier marks knew never expire.
     handed_on = dated if rules is not None else raise_days(dated, MAX_DAYS)
     memory = Memory(previous, both, read_at, dated, handed_on, now)
     roots = [*heads_before.values(), *heads.values(), *tags.values()]
@@ -332,7 +332,7 @@ def find_liveness(
 def _read_commits(
     ctx: RunContext, roots: Iterable[str], known: Mapping[str, Commit]
 ) -> Mapping[str, Commit]:
-    """The commits that can be reached from some, but not through what is known."""
+    """The commits that can be reached from ``roots``, not through ``known`` commits."""
     read: dict[str, Commit] = {}
     with report_progress(
         ctx.log, lambda: f"reading commits of {ctx.repository}: {len(read):,} so far"
@@ -342,7 +342,7 @@ def _read_commits(
 
 
 class _Listed(NamedTuple):
-    """The active commits that lakeFS lists; none where it has no rules."""
+    """The active commits that lakeFS lists; empty if it has no rules."""
 
     metaranges: Mapping[str, str] = MappingProxyType({})
     run_id: str = ""
@@ -358,7 +358,7 @@ def _listed(ctx: RunContext) -> _Listed:
 
 
 def _require_heads(listed: _Listed, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Raise IntegrityError if the list lacks the HEAD of a branch that did not move meanwhile."""
+    """Raise IntegrityError if the list lacks the HEAD of a branch that did not move."""
     unmoved = {branch: head for branch, head in before.items() if after.get(branch) == head}
     if missing := missing_heads(listed.metaranges.keys(), unmoved):
         raise IntegrityError(
@@ -379,12 +379,12 @@ def _require_same_metaranges(listed: Mapping[str, str], commits: Mapping[str, Co
 
 
 def heads_alone(client: LakeFSClient, repository: str, rules: Rules | None) -> Liveness:
-    """The commits that are active in any case: the HEADs.
+    """The commits that are always active: the HEADs.
 
     ``rules``: the retention rules, as far as they are known.
 
     Raises:
-        LakegcError: not even the HEADs can be read.
+        LakegcError: the HEADs cannot be read.
     """
     heads = read_heads(client, repository)
     commits = read_commits(client, repository, heads.values())
@@ -395,7 +395,7 @@ def heads_alone(client: LakeFSClient, repository: str, rules: Rules | None) -> L
 def governing_branches(
     commits: dict[str, Commit], heads: dict[str, str], rules: Rules
 ) -> dict[str, str]:
-    """The branch with the longest retention among those whose main ancestry holds a commit."""
+    """The branch with the longest retention of all whose main ancestry has the commit."""
     governing: dict[str, str] = {}
     for branch in sorted(heads, key=lambda name: (-rules.days(name), name)):
         commit_id: str | None = heads[branch]

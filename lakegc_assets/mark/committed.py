@@ -1,7 +1,7 @@
 """Stage 4, ``committed_addresses``: every address that an active commit holds, as hashes.
 
-Beside it is what other repositories of the server name: they are read last, so that what is handed
-over to one of them is seen here or there.
+A further part holds the addresses that other repositories of the server name. They are read last:
+an object that moves to another repository during the run is then seen here or there.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 
 ASSET: Final = "committed_addresses"
-#: Fact: when all that is staged had been read, here or in other repositories, by the store's clock.
+#: Fact: the time, by the store's clock, when all staged objects of all repositories had been read.
 READ_UNTIL: Final = "read_until"
-#: Part with the ranges of which only what lies below some paths counts; only where rules say so.
+#: Part with the ranges in which only entries below some paths are live; only if rules name paths.
 PATH_RANGES: Final = "path_ranges"
 
 
 def read_committed_addresses(ctx: RunContext) -> Manifest:
-    """Write the ``committed_addresses`` asset, with the ranges it was read from beside it.
+    """Write the ``committed_addresses`` asset, with the ranges of the addresses as a part of it.
 
     Raises:
         OtherServerError: the mark was begun with another server.
@@ -97,7 +97,7 @@ def read_committed_addresses(ctx: RunContext) -> Manifest:
 
 
 def _path_ranges(ctx: RunContext, attempt: AttemptArtifacts, active: pa.Table) -> pa.Table:
-    """The ranges that hold something below paths of rules, but for those of active commits."""
+    """Ranges with entries below the paths of rules, without the ranges of active commits."""
     metaranges: dict[str, dict[str, int]] = {}
     rows = attempt.read("active_commits", PATHS, ["pattern", "metarange_id"])
     for row in rows.to_pylist():

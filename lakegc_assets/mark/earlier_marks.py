@@ -1,9 +1,9 @@
-"""Commits that earlier marks knew, which each mark hands on to the next with their dates.
+"""Commits that earlier marks knew; each mark hands them on to the next, with their dates.
 
-Each mark that finishes its active commits hands on what it read of those before it, and names them.
-So those are enough that no other one names: the latest, and what has overlapped with it. A mark
-counts whatever became of its run: an attempt that failed later, or that a new one of the same run
-has followed, has read what nobody else may know.
+A mark that finishes its active commits hands on the commits of the marks that it has read, and
+names these marks. So only marks that no other mark names must be read: the latest, and those that
+overlapped with it. A mark counts even if its run failed: an attempt that failed later, or that was
+replaced by a new attempt of the same run, may have read commits that no other mark knows.
 """
 
 from __future__ import annotations
@@ -31,49 +31,48 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import READERS, Earlier
 
 ASSET: Final = "active_commits"
-#: Part with the commits that an earlier mark knew and that nothing leads to any more.
+#: Part with the commits that an earlier mark knew and that nothing refers to any more.
 FORGOTTEN: Final = "forgotten"
-#: Part with the commits that are not active, and of which stays what lies below some paths; only
-#: where rules say so.
+#: Part with commits that are not active, but of which some paths stay; only if rules name paths.
 PATHS: Final = "paths"
 #: Part with further reasons for which commits stay until a date. Earlier versions do not write it.
 REMEMBERED: Final = "remembered"
-#: Fact of a mark without rules: those that the repository had last.
+#: Fact of a mark without rules: the last rules that the repository had.
 LAST_RULES: Final = "last_rules"
-#: Fact of a mark: the attempts of marks that it has read. Earlier versions read the latest only.
+#: Fact: the attempts of marks that a mark has read. Earlier versions read the latest mark only.
 READ: Final = "handed_on"
-#: Fact of a mark: when its repository was made, in seconds since 1970.
+#: Fact: the creation date of the repository, in seconds since 1970.
 MADE: Final = "repository_made"
-#: Parts that together have all commits which a mark knew.
+#: Parts that together hold all commits that a mark knew.
 _ALL: Final = ("data", "expired", FORGOTTEN)
 _FORGOTTEN: Final = schema("commit_id string, metarange_id string, branch string")
 _REMEMBERED: Final = schema(_FORGOTTEN, "kind string, counted_from timestamp")
 _THREADS: Final = 8
 _NEVER: Final = datetime(1, 1, 2, tzinfo=timezone.utc)
-#: By which the clocks of two machines may differ, each being wrong as far as it may be.
+#: Maximum difference between the clocks of two machines, each within its allowed error.
 _SKEW: Final = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
 class EarlierMarks:
-    """The marks of a repository that no other one has read, the latest first.
+    """The marks of a repository that no other mark has read, the latest first.
 
-    A repository may be made anew, or restored, at a namespace: of what it was before only those
-    commits count that it has.
+    A repository may be made anew or restored in a namespace. Of marks from before that, only the
+    commits count that the new repository has.
     """
 
     ctx: RunContext
     marks: Sequence[Earlier] = ()
 
     def names(self) -> list[str]:
-        """The attempts, as ``READ`` has them."""
+        """The attempts, in the form of ``READ``."""
         return [_name(mark) for mark in self.marks]
 
     def previous(self) -> list[Previous]:
-        """The commits that each knew, with all reasons that it hands on.
+        """The commits that each mark knew, with all reasons that it hands on.
 
         Raises:
-            IntegrityError: a file is missing, or is not what the manifest says.
+            IntegrityError: a file is missing, or differs from the manifest.
         """
         return [
             known._replace(reasons={i: known.reasons[i] for i in self._there(mark, known.reasons)})
@@ -82,7 +81,7 @@ class EarlierMarks:
         ]
 
     def last_rules(self) -> Rules | None:
-        """The rules of the latest mark that knows any, or says which there were last."""
+        """The last rules that the latest mark with any rules records."""
         for mark in self.marks:
             facts = mark.manifest.facts
             if (raw := facts.get("rules") or facts.get(LAST_RULES)) is not None:
@@ -90,7 +89,7 @@ class EarlierMarks:
         return None
 
     def forgotten(self, reached: Collection[str] = ()) -> pa.Table:
-        """All commits that marks knew, or those before them, but those that are reached."""
+        """All commits that the marks knew or handed on, except the reached ones."""
         known: dict[str, dict[str, str]] = {}
         ids = pa.array(list(reached), pa.string())
         for mark in self.marks:
@@ -109,7 +108,7 @@ class EarlierMarks:
         if mark.manifest.facts.get(MADE, made) == made:
             return ids
         client, repository = self.ctx.client, self.ctx.repository
-        # Listed once, and not for each commit that is not found.
+        # One list of refs saves a request for each commit that is not found.
         refs = chain(client.branches(repository), client.tags(repository))
         named = {ref.commit_id for ref in refs}
         found = thread_map(lambda one: one in named or self._has(one), ids, _THREADS)
@@ -126,13 +125,13 @@ class EarlierMarks:
 
 
 def latest_marks(ctx: RunContext, read: dict[str, Manifest]) -> EarlierMarks:
-    """The attempts of any run, but the present one, whose active commits are whole.
+    """The attempts of all runs, except the present one, whose active commits are complete.
 
-    What cannot be read, perhaps since another version wrote it, is passed over with a warning: no
-    mark could be made until somebody removes it, and lakeFS's own rules need nothing of it.
+    An unreadable mark, perhaps written by another version, is passed over with a warning. Otherwise
+    no mark could be made until a person removes it, and lakeFS's own rules do not need it.
 
-    ``read``: manifests by the names of marks, which nobody writes anew: those in it are not read
-    again, and all others are added.
+    ``read``: cache of manifests by names of marks; manifests never change. Manifests in it are not
+        read again, and new ones are added.
 
     Raises:
         StorageError: the store did not answer.
@@ -147,13 +146,13 @@ def latest_marks(ctx: RunContext, read: dict[str, Manifest]) -> EarlierMarks:
 
 
 def earlier_commits(ctx: RunContext, read: dict[str, Manifest]) -> set[str]:
-    """All commits that a mark knew, or one before it: each hands them on to the next.
+    """All commits that any earlier mark knew; each mark hands them on to the next.
 
-    A branch may be deleted, and a commit of it still has to stay for its metadata, which lakeFS
-    returns for a commit that nothing leads to, too. No other witness has it: so a mark that cannot
-    be read is not passed over.
+    A commit of a deleted branch may have to stay for its metadata: lakeFS still returns the
+    metadata of a commit that nothing leads to. No other source has such commits, so an unreadable
+    mark is an error here.
 
-    ``read``: as ``latest_marks`` has it.
+    ``read``: as in ``latest_marks``.
 
     Raises:
         IntegrityError: a mark is damaged.
@@ -171,9 +170,9 @@ def earlier_commits(ctx: RunContext, read: dict[str, Manifest]) -> set[str]:
 def unread_marks(
     marks: Iterable[Earlier], is_whole: Callable[[Earlier], bool] = lambda _: True
 ) -> list[Earlier]:
-    """Marks of one namespace that are whole, and that no other one of them has read.
+    """The complete marks of one namespace that no other one of them has read.
 
-    What another one has read is handed on by it, and so is what that one had read.
+    A mark hands on the commits of the marks that it has read, and of those that these have read.
     """
     found: list[Earlier] = []
     read, before = set[str](), _NEVER
@@ -185,8 +184,8 @@ def unread_marks(
                 continue
             found.append(mark)
         if names is None:
-            # It has read what had finished when it began, but for what such a version cannot know,
-            # by the clocks of two machines.
+            # A mark of an earlier version has read every mark that had finished when it began,
+            # except what its version cannot know. The times come from the clocks of two machines.
             before = max(before, mark.manifest.started - _SKEW)
         else:
             read.update(names)
@@ -194,11 +193,11 @@ def unread_marks(
 
 
 def is_whole(mark: Earlier) -> bool:
-    """True if the files of a mark's active commits are there."""
+    """True if the files of a mark's active commits exist."""
     try:
         mark.attempt.manifest(ASSET)
     except IntegrityError:
-        # What a list lacks that the store ended early may be there.
+        # A listing that the store cut may lack files that exist.
         return mark.attempt.holds(mark.manifest)
     return True
 
@@ -214,10 +213,10 @@ def _age(mark: Earlier) -> tuple[datetime, str, str]:
 def _marks(
     ctx: RunContext, manifests: dict[str, Manifest], *, but_present: bool = False
 ) -> list[Earlier | IntegrityError]:
-    """All attempts that have active commits of this namespace, or what is damaged.
+    """All attempts with active commits of this namespace, and errors of damaged ones.
 
-    ``manifests``: those that were read, as ``latest_marks`` has it.
-    ``but_present``: without the present attempt of this run, which a sweep looks at anew.
+    ``manifests``: the cache of ``latest_marks``.
+    ``but_present``: leave out the present attempt of this run, which a sweep reads anew.
     """
 
     def look(run: str) -> list[Earlier | IntegrityError]:
@@ -237,7 +236,7 @@ def _marks(
                     found.append(Earlier(attempt, manifest))
             except IntegrityError as error:
                 found.append(error)
-        # What was at another namespace was another repository of the same name.
+        # An attempt at another namespace is of another repository with the same name.
         here = ctx.connections.namespace_url
         return [
             one
@@ -252,7 +251,7 @@ def _marks(
 def _tables(
     mark: Earlier, parts: Sequence[str], columns: Sequence[str] | None = None
 ) -> list[pa.Table]:
-    """The tables of those parts that a mark has."""
+    """The tables of a mark for those of the parts that it has."""
     there = [part for part in parts if part in mark.manifest.parts]
     return [mark.attempt.rows(mark.manifest, part, columns) for part in there]
 
@@ -261,11 +260,12 @@ def previous_of(mark: Earlier) -> Previous:
     """The commits that a mark knew, with all reasons that it hands on.
 
     Raises:
-        IntegrityError: a file is missing, or is not what the manifest says.
+        IntegrityError: a file is missing, or differs from the manifest.
     """
     data = [row for table in _tables(mark, ["data"]) for row in table.to_pylist()]
     made = {row["commit_id"]: instant(row["creation_date"]) for row in data}
-    # A commit may be the HEAD of several branches, and without rules none of them is its reason.
+    # ``data`` has one reason for each commit, but a commit may be HEAD of several branches; without
+    # rules it names no branch at all.
     heads = [
         {**row, "kind": "head", "counted_from": made.get(row["commit_id"])}
         for table in _tables(mark, ["heads"])
@@ -283,14 +283,14 @@ def previous_of(mark: Earlier) -> Previous:
 
 @dataclass(frozen=True)
 class Memory:
-    """The inputs of the commits that a mark hands on to the next beside those that it found.
+    """The inputs for the commits that a mark hands on, in addition to its active commits.
 
     Attributes:
-        previous: what each earlier mark knew.
-        heads: branch → HEAD, as read first and last; one of them where none moved.
-        read_at: when they were read first, or before.
-        dated: rules that tell the dates for which commits are active today.
-        rules: those that end what was handed on; none do where the repository has no rules.
+        previous: the commits of each earlier mark.
+        heads: branch → HEAD, as read first and last; one mapping if no branch moved.
+        read_at: time of the first read of the HEADs, or earlier.
+        dated: rules for the dates until which commits are active as of today.
+        rules: rules that end what was handed on; without rules of the repository, nothing ends.
         now: the moment of the run.
     """
 
@@ -309,8 +309,8 @@ class Memory:
         """Rows of the part ``REMEMBERED``.
 
         Args:
-            commits: all that were reached.
-            recorded: why each commit is active, and why some are kept below paths.
+            commits: all commits that were reached.
+            recorded: reasons of active commits, and of commits kept below paths.
         """
         last = self.heads[-1]
         found: list[Mapping[str, Reason]] = [

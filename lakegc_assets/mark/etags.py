@@ -1,14 +1,14 @@
-"""Tests of whether etags are checksums and sizes true, in the store and in entries of branch HEADs.
+"""Tests whether etags are checksums and sizes are true, in the store and in entries of HEADs.
 
-Stores differ: encryption with managed keys and uploads in parts give etags that are no checksums of
-the content. What lakeFS writes into entries is one, unless a client gave another. Both are only
-believed as far as objects that were read show it, and one that shows the opposite is enough. So it
-is with the sizes of entries, which are those of what was uploaded, unless a client gave others.
+Stores differ: encryption with managed keys and multipart uploads give etags that are no checksums
+of the content. lakeFS writes a checksum into an entry, unless a client gave another etag. Etags are
+believed only if the objects that were read confirm it, and one counterexample is enough to reject
+all. Sizes of entries are treated the same way: they are true unless a client declared another size.
 
-What a range and some files of the listing say together never changes: ranges are named by their
-content, and files are known by their digest. So it is cached for each range, below the digest of
-these files. A sweep compares with the files of its mark, and an optimized run has those that it
-carried forward: what they say was found before, but for new ranges and new files.
+The evidence from one range and given files of the listing never changes: the name of a range
+depends on its content, and files are known by their digests. So it is cached for each range, under
+the digest of the files. A sweep compares with the files of its mark, an optimized run with files
+that it carried forward. So both find cached evidence, except for new ranges and new files.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from lakegc_assets.run.table_cache import Decoded, Kind, TableCache
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ArchivedError, ObjectNotFoundError
 
-#: Kind of what is cached, and its version: raised with what is compared, or how.
+#: Kind and version of cached evidence; raise the version when the comparison changes.
 KIND: Final = "evidence"
 VERSION: Final = 3
-#: What listed objects are compared by.
+#: Columns of listed objects for the comparison.
 ETAGS: Final = pa.schema([LISTING.field(n) for n in ("hash", "etag_hash", "last_modified", "size")])
-#: What entries are compared by.
+#: Columns of entries for the comparison.
 ENTRIES: Final = ("range_id", "hash", "size", "etag_hash")
-#: Hashes of the checksums of what was read.
+#: Hashes of the checksums of objects that were read.
 CONTENTS: Final = schema("address string, content bigint")
-#: Ranges with numbers of their own, and what ``etag_evidence`` gives of each.
+#: Ranges with numbers, and the rows of ``etag_evidence`` for each.
 NUMBERED: Final = schema("range_id string, number int")
 EVIDENCE: Final = schema(
     "number int, piece int, agree int, newest timestamp, small_agree int, sizes_agree int"
@@ -63,25 +63,25 @@ class EtagFiles:
     """Files with the columns ``ETAGS``, of all that is listed."""
 
     parts: Sequence[Part] = ()
-    #: So many of the first ones another run has, too.
+    #: Numbers of leading files that an earlier or a later run shares.
     shared: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Agreement of listed etags and sizes with those of the entries at branch HEADs."""
+    """Agreement of listed etags and sizes with those of entries at branch HEADs."""
 
-    #: Whether all of them do; None where there are none.
+    #: True if all etags agree; None if none was compared.
     agree: bool | None = None
-    #: Of the objects compared, when the last was written, in microseconds since 1970.
+    #: Time of the newest object compared, in microseconds since 1970.
     newest: int = 0
-    #: Whether one of a size that may be read has the etag of its entry.
+    #: True if the etag of an object small enough to read agrees with its entry.
     small_agree: bool = False
-    #: Whether no entry has another size than its listed object.
+    #: True if no entry differs in size from its listed object.
     sizes_agree: bool = True
 
     def __add__(self, other: Evidence) -> Evidence:
-        """Combine the evidence of two."""
+        """Combine two pieces of evidence."""
         both = [e.agree for e in (self, other) if e.agree is not None]
         return Evidence(
             all(both) if both else None,
@@ -92,9 +92,9 @@ class Evidence:
 
 
 def etag_files(listing: Manifest) -> EtagFiles:
-    """The files of a listing: those that the last run had, what the next one will have, all others.
+    """The files of a listing: files of the last run, then files for the next run, then all others.
 
-    There are none where objects were stat-ed by name: they say nothing of what HEADs hold.
+    Empty if objects were stat-ed by name: these objects say nothing about the etags at HEADs.
     """
     if listing.mode == "committed":
         return EtagFiles()
@@ -106,10 +106,10 @@ def etag_files(listing: Manifest) -> EtagFiles:
 
 
 def evidence_of(work: SessionFolder, ranges: Sequence[Wanted], etags: EtagFiles) -> Evidence:
-    """Compare the etags and sizes of all entries of some ranges with those of all that is listed.
+    """Compare the etags and sizes of all entries of ranges with those of all listed objects.
 
     ``ranges``: of branch HEADs.
-    ``etags``: of what is listed, among the working files.
+    ``etags``: files of listed objects, among the working files.
 
     Raises:
         IntegrityError: a range or a file is missing or damaged, or was not compared.
@@ -117,12 +117,12 @@ def evidence_of(work: SessionFolder, ranges: Sequence[Wanted], etags: EtagFiles)
     cache = work.connections.cache()
     lengths = sorted({length for length in (*etags.shared, len(etags.parts)) if length})
     caches = {length: _cache_of(cache, etags.parts[:length]) for length in lengths}
-    # All that is known of a range are its facts; damaged files are left out.
+    # Evidence is stored as the facts of a range, without rows; damaged files are left out.
     known = {
         length: {i: Evidence(**slot.facts) for i, slot in caches[length].slots().items()}
         for length in (lengths if ranges else ())
     }
-    # The most files of which it is known what they say beside the range.
+    # For each range, the largest number of leading files with cached evidence.
     begins = {
         one.range_id: max((n for n in lengths if one.range_id in known[n]), default=0)
         for one in ranges
@@ -151,7 +151,7 @@ def evidence_of(work: SessionFolder, ranges: Sequence[Wanted], etags: EtagFiles)
 def compare_ranges(
     work: SessionFolder, ranges: Sequence[Wanted], pieces: Mapping[int, Sequence[Part]]
 ) -> dict[tuple[str, int], Evidence]:
-    """Evidence of ranges beside parts of the listing, by the range and the name of the part."""
+    """Evidence of ranges for pieces of the listing, by range and name of the piece."""
     table = table_of(((one.range_id, one.entries) for one in ranges), COUNTED)
     entries = range_frame(work.ctx, work.frames, table, ENTRIES)
     numbers = table_of(((one.range_id, n) for n, one in enumerate(ranges)), NUMBERED)
@@ -161,7 +161,7 @@ def compare_ranges(
     evidence = etag_evidence(entries, work.frames.create(numbers), listed, few)
     rows = work.frames.collect(evidence, EVIDENCE, "compare etags at branch HEADs")
     compared_ids = {ranges[number].range_id for number in rows["number"].to_pylist()}
-    # That a range says nothing is known only if it was compared, and is cached.
+    # Only a range that was compared may be recorded, and cached, as one without evidence.
     if missing := {one.range_id for one in ranges if one.entries != 0} - compared_ids:
         raise IntegrityError(
             f"etags of range {min(missing)} were not compared with the listing. This is a fault of "
@@ -183,34 +183,34 @@ def compare_ranges(
 
 
 def _cache_of(store: ObjectStore, parts: Sequence[Part]) -> TableCache:
-    """The cache of evidence beside some files, keyed by their content, in any order."""
+    """The cache of evidence for a set of files; its key depends on their content, in any order."""
     digests = sorted(part.sha256 for part in parts)
     key = hashlib.sha256("-".join([str(DECODER_VERSION), *digests]).encode()).hexdigest()
     return TableCache(store, Kind(f"{KIND}/{key}", VERSION, "range_id"))
 
 
-#: Objects that are read to learn a habit, in bytes at most.
+#: Maximum size of an object that is read as a sample, in bytes.
 SAMPLE: Final = 1 << 20
-#: Objects that are read to learn a habit: the newest ones, and others at random.
+#: Objects that are read as samples: the newest ones, and others at random.
 NEWEST: Final = 5
 AT_RANDOM: Final = 3
 _THREADS: Final = 16
 #: Objects that one task reads.
 _READ_EACH: Final = 5_000
-#: Work on one core to read an object, in seconds.
+#: Seconds of one core to read an object.
 READ_S: Final = 0.003
 
 
 def md5_of(data: bytes) -> str:
-    """The MD5 of an object's bytes, as an etag has it."""
+    """The MD5 of an object's bytes in the form of an etag."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
 def _get(store: ObjectStore, key: str, size: int) -> bytes | None:
-    """The content of an object; None if it is gone, or not of its size any more.
+    """The content of an object; None if it is gone, or has another size now.
 
     Raises:
-        ArchivedError: nobody can read it now.
+        ArchivedError: the object is archived, and cannot be read now.
     """
     try:
         data = store.get(key)
@@ -220,14 +220,14 @@ def _get(store: ObjectStore, key: str, size: int) -> bytes | None:
 
 
 def agreement(store: ObjectStore, objects: pa.Table) -> tuple[bool | None, int]:
-    """Test whether the etags of some small objects are the MD5s of their content.
+    """Test whether the etags of small objects are the MD5s of their content.
 
     ``objects``: address, size, last_modified and etag, as listed.
 
     Returns:
-        Whether all are, or None where none could be read as it was listed; and when the newest of
-        those that were read was written, in microseconds since 1970. What an archive keeps from
-        being read may have any habit, so it counts as one whose etag is none.
+        True if all are, None if no object could be read as it was listed; and the time of the
+        newest object that was read, in microseconds since 1970. An archived object counts as one
+        whose etag is no MD5, since its content is unknown.
     """
     answers = thread_map(partial(_agrees, store), objects.to_pylist(), _THREADS)
     modified = objects["last_modified"].cast(pa.int64()).to_pylist()
@@ -254,7 +254,7 @@ def _agrees(store: ObjectStore, row: dict[str, object]) -> bool | None:
     # Some stores answer HEAD with whole seconds only.
     same_time = now.last_modified.replace(microsecond=0) == listed.replace(microsecond=0)
     if now.etag != row["etag"] or not same_time:
-        # It was written again meanwhile.
+        # The object was written again meanwhile.
         return None
     return md5_of(data) == row["etag"]
 
@@ -262,12 +262,12 @@ def _agrees(store: ObjectStore, row: dict[str, object]) -> bool | None:
 def entries_are_checksums(
     connections: Connections, range_ids: Sequence[str], sizes: frozenset[int]
 ) -> bool:
-    """Return whether entries have the MD5 of their object's content as their etag, by some of them.
+    """Return whether the etags of entries are the MD5s of their objects' content, by samples.
 
-    A copy made by lakeFS keeps the etag of what was copied. Where that is no checksum, a copy
-    cannot be known by its content.
+    A copy made by lakeFS keeps the etag of its source. If that is no checksum, the content of a
+    candidate cannot show that it is the copy.
 
-    ``range_ids``: of the ranges to read.
+    ``range_ids``: ids of the ranges to read.
     ``sizes``: only entries of these sizes count, in bytes.
     """
     store, namespace = connections.store(), connections.namespace()
@@ -279,7 +279,7 @@ def entries_are_checksums(
         for entry in found[:: max(1, len(found) // (NEWEST + AT_RANDOM))]:
             spellings, resolved = entry_spellings(namespace, entry.address, entry.address_type)
             if not resolved or not spellings:
-                # What lies elsewhere has the etag of another store.
+                # An object in another store has an etag of that store.
                 return False
             contents = (_get(store, address, entry.size) for address in spellings)
             try:
@@ -295,10 +295,10 @@ def entries_are_checksums(
 
 
 def read_contents(work: SessionFolder, parts: Sequence[Part], deadline: float) -> list[Part]:
-    """The hashes of the MD5s of small objects, as far as they can be read (files of ``CONTENTS``).
+    """Hash the MD5s of small objects, as far as they can be read (files of ``CONTENTS``).
 
     ``parts``: files of address and size.
-    ``deadline``: seconds since 1970 after which no more is read.
+    ``deadline``: seconds since 1970; after it no object is read.
     """
     pieces = [(part, begin) for part in parts for begin in range(0, part.rows, _READ_EACH)]
     folder = f"{work.folder}contents/"
@@ -321,7 +321,7 @@ def _read_contents(
 
 
 def content_hash(store: ObjectStore, deadline: float, row: tuple[str, int]) -> int | None:
-    """The hash of an object's MD5, by key and size; None where it cannot be read in time."""
+    """The hash of an object's MD5, from key and size; None if it cannot be read in time."""
     if time.time() > deadline:
         return None
     try:

@@ -1,9 +1,9 @@
 """Addresses that only expired ranges name: the sets A, B and O of lakeFS #1932.
 
-A are the ranges of active commits, and B all others below ``_lakefs/``: those of expired commits,
-and of commits that nothing leads to any more. O is what the entries of B name and those of A do
-not. O is found by its hashes, which are cached; only ranges with something in O are read again for
-the names.
+A is the set of ranges of active commits. B is the set of all other ranges below ``_lakefs/``: the
+ranges of expired commits and of dangling ones. O is the set of addresses that entries of B name and
+entries of A do not. O is found by cached hashes. Only ranges with an address of O are read again
+for the addresses.
 """
 
 from __future__ import annotations
@@ -35,30 +35,29 @@ from lakegc_assets.run.hashing import HASHES, address_hashes, signed
 
 _FOLDER: Final = "store_listing/expired/"
 NAMED: Final = schema("address string")
-#: Columns of what relations take and give.
+#: Columns of the inputs and results of relations.
 _HELD: Final = schema(HASHES, "range_id string")
 _IDS: Final = schema("range_id string")
 _ENTRIES: Final = pa.schema([*NAMED, *HASHES])
 _WHAT: Final = "compare expired ranges"
 
-#: Ranges that could not be read, by their ids, and what is wrong with them.
+#: Unreadable ranges, by id, with the error of each.
 Damaged = dict[str, IntegrityError]
 
 
 def expired_addresses(
     ctx: RunContext, attempt: AttemptArtifacts, start: datetime
 ) -> tuple[Sequence[Part], int, list[str]]:
-    """Find what expired ranges name and active ones do not.
+    """Find the addresses that expired ranges name and active ranges do not.
 
-    Commits are read here for the first time, to know what to stat. What is live is read again
-    by the stages behind the listing, as in any mode.
-
-    Nothing that is live depends on B: what cannot be read of it is passed over.
+    This is the first time that commits are read, to know which objects to stat. The stages after
+    the listing read the live sets again, as in any mode. No live set depends on B, so an unreadable
+    file of B is passed over.
 
     Returns:
-        Files of addresses (``NAMED``), in order: each folder is in one file, or in two that follow
-        each other. How many ranges B has; and sentences about files that were not read: what only
-        they name stays.
+        Files of sorted addresses (``NAMED``): each folder is in one file, or in two consecutive
+        files. The number of ranges of B. Sentences about files that were not read: addresses that
+        only these files name stay.
 
     Raises:
         IntegrityError: a metarange or range of an active commit is missing or damaged, or lakeFS's
@@ -87,7 +86,7 @@ def expired_addresses(
 def _named_by_none(
     ctx: RunContext, attempt: AttemptArtifacts, others: pa.Table, active: pa.Table
 ) -> tuple[Sequence[Part], Damaged]:
-    """Addresses of ranges of B (``others``) and none of A (``NAMED``); unreadable ranges of B."""
+    """Addresses in ranges of B (``others``), not of A (``NAMED``); and unreadable ranges of B."""
     _, damaged = cache_ranges(ctx, others, strict=False)
     whole = others.filter(pc.invert(pc.is_in(others["range_id"], pa.array(damaged, pa.string()))))
     with ctx.frames() as frames:
@@ -104,7 +103,7 @@ def _named_by_none(
 
 
 def _names(work: SessionFolder, ranges: pa.Table, held: Dataset) -> tuple[Sequence[Part], Damaged]:
-    """The addresses behind hashes (``_HELD``), and ranges that could not be read."""
+    """The addresses for hashes (``_HELD``), and ranges that could not be read."""
     ctx, frames = work.ctx, work.frames
     of_held = frames.read(held).select("range_id").distinct()
     ids = frames.collect(of_held, _IDS, _WHAT)["range_id"].combine_chunks()
@@ -122,7 +121,7 @@ def _names(work: SessionFolder, ranges: pa.Table, held: Dataset) -> tuple[Sequen
 def _read_names(
     connections: Connections, url: str, ranges: Sequence[Wanted]
 ) -> tuple[list[Part], Damaged]:
-    """All that some ranges name (``_ENTRIES``), and those that cannot be read."""
+    """All addresses that ranges name (``_ENTRIES``), and ranges that could not be read."""
     namespace = connections.namespace()
     writer = PartWriter(connections.open(url), f"{_FOLDER}entries/", _ENTRIES)
     damaged: Damaged = {}
@@ -139,7 +138,7 @@ def _read_names(
 
 
 def _relative(namespace: StorageNamespace, entries: pa.RecordBatch) -> pa.Array:
-    """Relative spellings of entries' addresses where a candidate may lie; they may repeat."""
+    """Relative spellings of entries' addresses in places of candidates; duplicates may occur."""
     addresses = entries["address"]
     usual = are_plain(addresses, entries["address_type"])
     odd = entries.filter(pc.invert(usual))

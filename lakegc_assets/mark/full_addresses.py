@@ -1,7 +1,7 @@
-"""The full addresses that the ranges of a repository hold, through a cache of their own.
+"""The full addresses in the ranges of a repository, through a cache of their own.
 
-Only these can name what lies in the namespace of another repository. Most ranges hold none, and
-each is read for them once in its life, for whichever repository that is collected.
+Only a full address can name an object in another repository's namespace. Most ranges hold none.
+Each range is read for them once in its life, whichever repository is collected.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache
 
 _KIND: Final = Kind("full", DECODER_VERSION, "range_id", file_rows=500_000)
 _SCHEME: Final = r"^[A-Za-z][A-Za-z0-9+.-]*://"
-#: Relative addresses by which some stores leave the namespace.
+#: Relative addresses that lead out of the namespace in some stores.
 _LEAVING: Final = r"(^|[/\\])\.\.([/\\]|$)"
-#: Up to the bucket; for https up to the container.
+#: The start of an address up to the bucket, or for https up to the container.
 _START: Final = r"^(?P<start>(?i:https)://[^/]*/[^/]*|[A-Za-z][A-Za-z0-9+.-]*://[^/]*)"
-#: What may be read in more than one way.
+#: Addresses with more than one possible meaning.
 _ODD: Final = r"[%?\\]|//|(^|/)\.\.?(/|$)|/$"
-#: Of a range's addresses so many beginnings are stored; more say nothing.
+#: Maximum number of distinct starts that are stored for a range; with more none is stored.
 _STARTS: Final = 50
 _THREADS: Final = 8
 _NONE: Final = pa.array([], pa.string())
@@ -39,9 +39,9 @@ _NONE: Final = pa.array([], pa.string())
 class Inside(NamedTuple):
     """Objects of a namespace named by full addresses."""
 
-    #: Relative to the namespace, in every spelling that could be meant.
+    #: Relative to the namespace, in every spelling that they may mean.
     addresses: pa.Array
-    #: Last path components of those that nobody can place.
+    #: Last path components of addresses that cannot be resolved.
     last_parts: frozenset[str]
 
 
@@ -54,14 +54,13 @@ def cached_full(connections: Connections) -> dict[str, Slot]:
 def read_full(
     connections: Connections, ranges: Sequence[Wanted], namespace: StorageNamespace
 ) -> Iterator[tuple[str, pa.Array]]:
-    """The full addresses of some ranges that may be inside a namespace, range by range.
+    """The full addresses in ranges that may be inside a namespace, range by range.
 
-    ``ranges``: to read; what is not cached is decoded, and cached.
-    ``namespace``: that of another repository.
+    ``ranges``: ranges to read; those that are not cached are decoded and cached.
+    ``namespace``: the namespace of another repository.
 
     Raises:
-        IntegrityError: a range is missing or damaged, or holds another number of entries than its
-            metarange says.
+        IntegrityError: a range is missing or damaged, or differs in length from its metarange.
     """
     slots: dict[str, Slot] = {}
     missing: list[str] = []
@@ -97,9 +96,9 @@ def _decode(
 
 
 def full_addresses(namespace_url: str, entries: pa.RecordBatch) -> pa.Array:
-    """The addresses of entries that may lie outside of their own namespace, in full.
+    """The addresses of entries that may be outside of their own namespace, as full addresses.
 
-    ``namespace_url``: of the repository that the entries are of.
+    ``namespace_url``: of the repository of the entries.
     """
     addresses, types = entries["address"], entries["address_type"]
     schemed = pc.match_substring_regex(addresses, _SCHEME)
@@ -111,7 +110,7 @@ def full_addresses(namespace_url: str, entries: pa.RecordBatch) -> pa.Array:
 
 
 def inside(namespace: StorageNamespace, addresses: pa.Array) -> Inside:
-    """Resolve full addresses to objects of a namespace, each as ``entry_spellings`` does."""
+    """Resolve full addresses to objects of a namespace, like ``entry_spellings``."""
     starts = starts_of(addresses)
     rest = pc.replace_substring_regex(addresses, _START, "")
     odd = pc.match_substring_regex(rest, _ODD)
@@ -132,15 +131,15 @@ def inside(namespace: StorageNamespace, addresses: pa.Array) -> Inside:
 
 
 def union_of(found: Sequence[Inside]) -> Inside:
-    """Several as one."""
+    """The union of several."""
     addresses = pa.concat_arrays([_NONE, *(one.addresses for one in found)])
     return Inside(pc.unique(addresses), frozenset().union(*(one.last_parts for one in found)))
 
 
 def _is_clear(namespace: StorageNamespace, folder: str) -> bool:
-    """Return whether what is in a folder by its plain text is inside, and nothing else is."""
+    """Return whether exactly the plain texts below a folder are addresses inside the namespace."""
     if namespace.scheme == "local":
-        # The name of the namespace may stand there again.
+        # The rest of the path may contain the name of the namespace again.
         return False
     try:
         return namespace.relatives(f"{folder}x") == {"x"}
@@ -149,7 +148,7 @@ def _is_clear(namespace: StorageNamespace, folder: str) -> bool:
 
 
 def starts_of(addresses: pa.Array) -> pa.Array:
-    """The beginning of each address that tells its bucket; empty where it has no scheme."""
+    """The start of each address up to its bucket; empty if it has no scheme."""
     found = pc.struct_field(pc.extract_regex(addresses, _START), "start")
     return pc.fill_null(found, "")
 

@@ -1,11 +1,11 @@
-"""Slices of an earlier listing that nobody writes to any more, carried forward to an optimized run.
+"""Slices of an earlier listing that get no new objects, carried forward to an optimized run.
 
-lakeFS names slices by the time they were made, replaces them within the hour, and lets an address
-be used for a day. So what a slice holds is settled some time later, but for what is deleted, which
-sweeps record. An optimized run takes over what the last run knew of such slices and lists the rest.
+lakeFS names a slice by the time when it was made, replaces it within the hour, and accepts an
+address for a day. So after some time the content of a slice is settled: only deletes change it, and
+sweeps record those. An optimized run reuses the last listing of such slices, and lists the rest.
 
-What is not seen is an object that somebody puts into such a slice by other means than lakeFS's: it
-is found by the next clean run, and cannot be collected before.
+An optimized run does not see an object that a tool other than lakeFS put into such a slice. The
+next clean run finds the object; it cannot be collected before.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from lakegc_assets.storage.errors import AccessDeniedError
 ASSET: Final = "store_listing"
 #: Fact of a listing: the attempts whose listings were made while the store's clock was ahead.
 AHEAD: Final = "clock_ahead"
-#: What is read of the record of a sweep.
+#: Columns of the record of a sweep.
 SWEPT: Final = schema("address string, outcome string")
-#: For how long at most a slice gets new addresses (an hour by lakeFS's default), with a margin.
+#: Maximum time in which a slice gets new addresses (an hour by lakeFS's default), with a margin.
 _SLICE_LIFE: Final = timedelta(hours=2)
-#: How many objects that a sweep deleted are asked for, to see whether the store was restored.
+#: Deleted objects that are looked up, to see if the store was restored.
 _ASKED: Final = 20
-#: Outcomes of a sweep after which the store has an object no more.
+#: Outcomes of a sweep after which the store no longer has the object.
 GONE: Final = ("deleted", "already_missing")
-#: Where the records of restores are, below an attempt.
+#: Folder of the records of restores, below an attempt.
 _RESTORES: Final = "restored_set/"
 _OF_SLICE: Final = ("slice", "keys", "size", "oldest")
 _THREADS: Final = 8
@@ -57,18 +57,18 @@ _THREADS: Final = 8
 class Carried:
     """The part of the previous listing that an optimized run carries forward."""
 
-    #: The listing that it comes from.
+    #: The listing of that run.
     since: Earlier
-    #: The last run that listed everything, and when that began, by the store's clock.
+    #: The last run that listed everything, and its start by the store's clock.
     clean_run: str
     clean_at: datetime
-    #: Of the addresses in settled slices.
+    #: Digest of the addresses in settled slices.
     digest: KeyDigest
-    #: Of the part ``slices``: name, keys, size in bytes, and when the oldest was written.
+    #: Rows of the part ``slices``: name, keys, size in bytes, time of the oldest object.
     rows: Sequence[tuple[str, int, int, datetime]]
-    #: Run and attempt of each sweep since then: what these deleted is in the listing still.
+    #: Run and attempt of each sweep since then; the listing still has what they deleted.
     swept: Sequence[tuple[str, str]]
-    #: How many objects these deleted.
+    #: Number of objects that these sweeps deleted.
     gone: int
 
     @property
@@ -78,13 +78,13 @@ class Carried:
 
 
 class _CleanRunError(LakegcError):
-    """Why nothing can be carried forward."""
+    """The reason why nothing can be carried forward."""
 
 
 def settled_before(clock_skew: timedelta, grace_period: timedelta, start: datetime) -> datetime:
-    """Slices that were made before this time get no objects any more.
+    """The time before which a slice must have been made to get no new objects.
 
-    ``grace_period``: for how long the server lets an address be linked.
+    ``grace_period``: time for which the server lets an address be linked.
     ``start``: of the listing.
     """
     age = max(grace_period, MIN_SAFE_AGE) + 2 * clock_skew + CUTOFF_MARGIN + _SLICE_LIFE
@@ -96,7 +96,7 @@ def carried(
 ) -> tuple[Carried | None, str, list[str]]:
     """The slices to carry forward from the last run; or None with the reason for a clean run.
 
-    Besides, the attempts from which nothing is carried, as ``AHEAD`` has them.
+    Also returns the attempts from which nothing may be carried, for the fact ``AHEAD``.
 
     ``runs``: the listings of earlier runs.
     """
@@ -114,10 +114,10 @@ def carried(
 
 
 def clock_ahead(listings: Sequence[Earlier], now: datetime) -> list[str]:
-    """Those of some earlier listings that were made while the store's clock was ahead.
+    """The earlier listings that were made while the store's clock was ahead.
 
-    They took slices for settled that were written to. Whoever comes before that time is over notes
-    it for those who come later, and cannot see it any more.
+    They took slices for settled that still got objects. Once that time has passed, a run can no
+    longer see this. So each run records these listings for later runs.
     """
     noted = {name for one in listings for name in one.manifest.facts.get(AHEAD, ())}
     return sorted(_name(one) for one in listings if one.manifest.start > now or _name(one) in noted)
@@ -175,7 +175,7 @@ def _carried(
 
 
 def require_success(last: Earlier) -> None:
-    """Refuse to go on from a run whose mark or sweep did not end."""
+    """Refuse to carry forward from a run whose mark or sweep did not finish."""
     attempt = last.attempt
     if not attempt.has("gc_report"):
         raise _CleanRunError(f"the last run, {attempt.run!r}, did not finish its mark")
@@ -185,7 +185,7 @@ def require_success(last: Earlier) -> None:
 
 
 def require_same_rules(ctx: RunContext, last: Earlier) -> None:
-    """Refuse to go on where rules have changed since: the last run looked for other garbage."""
+    """Refuse to carry forward if the rules have changed: the last run looked for other garbage."""
     raw = ctx.client.gc_rules(ctx.repository)
     now = None if raw is None else Rules.parse(raw).to_json()
     facts = last.attempt.recorded("active_commits").facts
@@ -196,9 +196,9 @@ def require_same_rules(ctx: RunContext, last: Earlier) -> None:
 def require_no_restore(
     connections: Connections, runs: Sequence[Earlier], clean_at: datetime
 ) -> None:
-    """Refuse to go on where what a sweep deleted was restored: it is to be listed again."""
+    """Refuse to carry forward if swept objects were restored: they must be listed again."""
     pins = (pc.max(page["last_modified"]).as_py() for page in connections.store().list(PINS))
-    # A pin may have been removed, or none was wanted. These begin with the store's time.
+    # A pin may have been removed or not asked for. Names of restores begin with the store's time.
     first = f"{_RESTORES}{clean_at.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
     restored = thread_map(
         lambda one: max(one.attempt.store().list_prefixes(_RESTORES).prefixes, default=""),
@@ -210,7 +210,7 @@ def require_no_restore(
 
 
 def _sweeps_since(runs: Sequence[Earlier], clean_at: datetime) -> list[tuple[Earlier, int]]:
-    """The sweeps since the last clean run, and how many objects each deleted."""
+    """The sweeps since the last clean run, with the number of objects that each deleted."""
 
     def swept_since(one: Earlier) -> list[tuple[Earlier, int]]:
         swept = one.attempt.recorded_if_finished("swept_set")
@@ -219,7 +219,7 @@ def _sweeps_since(runs: Sequence[Earlier], clean_at: datetime) -> list[tuple[Ear
             if any(max(one.manifest.start, file.last_modified) >= clean_at for file in written):
                 raise _CleanRunError(f"the sweep of {one.attempt.run!r} did not finish")
             return []
-        # The mark may be older than the clean run: what counts is when it was swept.
+        # The mark may be older than the clean run: the time of the sweep decides.
         if swept.finished < clean_at:
             return []
         outcomes = one.attempt.manifest("swept_set").facts["outcomes"]
@@ -230,7 +230,7 @@ def _sweeps_since(runs: Sequence[Earlier], clean_at: datetime) -> list[tuple[Ear
 
 
 def require_folders(connections: Connections, settled_slices: pa.Table, gone: int) -> None:
-    """Refuse to go on where more is missing than sweeps have deleted."""
+    """Refuse to carry forward if more objects are missing than sweeps have deleted."""
     folders = connections.store().list_prefixes("data/").prefixes
     there = {folder.removeprefix("data/").removesuffix("/") for folder in folders}
     names, keys = settled_slices["slice"].to_pylist(), settled_slices["keys"].to_pylist()
@@ -242,7 +242,7 @@ def require_folders(connections: Connections, settled_slices: pa.Table, gone: in
 
 
 def require_not_restored(connections: Connections, swept: Sequence[Earlier]) -> None:
-    """Refuse to go on where objects are there that a sweep has deleted: they may be anything."""
+    """Refuse to carry forward if swept objects exist again: their content is unknown."""
     store = connections.store()
     for one in swept[:1]:
         rows = one.attempt.read("swept_set", columns=["address", "outcome"])
@@ -258,10 +258,10 @@ def require_not_restored(connections: Connections, swept: Sequence[Earlier]) -> 
 
 
 def copy_parts(ctx: RunContext, found: Carried, attempt: AttemptArtifacts, part: str) -> list[Part]:
-    """Copy files of an earlier listing to this one, so that it stands for itself.
+    """Copy files of an earlier listing to this attempt, so that it does not depend on the earlier.
 
-    ``found``: what is carried.
-    ``part``: settled or multipart.
+    ``found``: the slices to carry forward.
+    ``part``: ``settled`` or ``multipart``.
     """
     store = ctx.root.open(ctx.repository)
     before, now = (f"{a.run}/{a.attempt}/" for a in (found.since.attempt, attempt))
@@ -272,7 +272,7 @@ def copy_parts(ctx: RunContext, found: Carried, attempt: AttemptArtifacts, part:
         try:
             copy_object(store, source, store, target, size=one.size, etag=None, if_absent=False)
         except AccessDeniedError:
-            # A service behind a firewall may refuse to read for itself what we may read.
+            # Behind a firewall, a service may refuse to read for a copy what this process may read.
             with store.stream(source) as pieces:
                 store.put_stream(target, pieces, one.size)
         return Part(key, one.rows, one.size, one.sha256)
@@ -281,10 +281,10 @@ def copy_parts(ctx: RunContext, found: Carried, attempt: AttemptArtifacts, part:
 
 
 def sweeps_since(ctx: RunContext, listing: Manifest) -> list[Dataset]:
-    """Outcomes of all sweeps since the carried slices were listed: one dataset, if there are any.
+    """Outcomes of all sweeps since the carried slices were listed: one dataset, or none.
 
     Raises:
-        IntegrityError: the record of a sweep is not what it was.
+        IntegrityError: a run was made again, or the record of its sweep is damaged.
     """
     found: list[Earlier] = []
     for run, attempt_id in listing.facts.get("swept_since", ()):
@@ -299,6 +299,6 @@ def sweeps_since(ctx: RunContext, listing: Manifest) -> list[Dataset]:
 
 
 def settled(names: Sequence[str], before: datetime) -> list[str]:
-    """The names of slices that get no objects any more, among some names."""
+    """The slices, among ``names``, that were made before ``before``, and get no new objects."""
     made = ((name, slice_time(name)) for name in names)
     return [name for name, moment in made if moment is not None and moment < before]

@@ -1,8 +1,8 @@
-"""One repository of one lakeFS server collects a namespace: which one, a marker in it says.
+"""A marker in the namespace names the one repository, of one lakeFS server, that collects it.
 
-To a second one on the same namespace, of another server or of the same, everything looks dead that
-only the first one knows. It is known by its name and creation date, and by the installation id of
-its server where that tells one.
+A second repository on the same namespace, of the same or another server, does not know the objects
+of the first: to its mark they all look dead. A repository is known by its name and creation date,
+and by the installation id of its server if the server tells one.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Server(
 ):
     """The identity of a repository and its lakeFS server."""
 
-    #: None where it gives none.
+    #: None if the server tells none.
     installation_id: str | None
     repository: str
-    #: Of that repository, in seconds since 1970.
+    #: Creation date of the repository, in seconds since 1970.
     creation_date: int
 
     def is_same(self, other: Server) -> bool:
-        """Return whether both are one repository of one server, as far as is known."""
+        """Return whether both are the same repository of the same server, as far as known."""
         both_tell = self.installation_id and other.installation_id
         if both_tell and self.installation_id != other.installation_id:
             return False
@@ -48,19 +48,19 @@ class Server(
         return mine == (other.repository, other.creation_date)
 
     def __str__(self) -> str:
-        """For messages."""
+        """Text for messages."""
         known = f"installation id {self.installation_id}" if self.installation_id else "no id told"
         return f"{known}, repository {self.repository!r} made at {self.creation_date}"
 
 
 def require_one_server(client: LakeFSClient, repository: str, store: ObjectStore) -> str:
-    """Refuse a namespace that another one collects; the first to come writes the marker.
+    """Refuse a namespace that another repository collects; the first one writes the marker.
 
     Returns:
-        How the server is known.
+        How the server is known: ``BY_ID`` or ``BY_DATE``.
 
     Raises:
-        OtherServerError: the marker names another one.
+        OtherServerError: the marker names another repository or server.
         IntegrityError: the marker is damaged.
     """
     made = client.repository(repository).creation_date
@@ -69,7 +69,7 @@ def require_one_server(client: LakeFSClient, repository: str, store: ObjectStore
     if known is None:
         with suppress(PreconditionFailedError):
             store.create(MARKER, mine.to_bytes())
-        # Also where the store takes no conditions, and somebody else wrote it last.
+        # Read again: without conditional writes, another process may have written the marker last.
         known = _read(store) or (mine, "")
     theirs, etag = known
     if not mine.is_same(theirs):

@@ -1,8 +1,8 @@
-"""Reads an inventory report, which the service of a bucket writes by itself, as a listing.
+"""Reads an inventory report as a listing; the service of a bucket writes it by itself.
 
-What a report lacks stays. What it names and is gone, or another object by now, is found by the
-comparison with the store right before a batch is deleted. So a report must say what that compares,
-and the age of what it names is counted from the beginning of its scan.
+An object that a report lacks stays. A report may name an object that is gone or was replaced: the
+sweep finds that when it compares each batch with the store before it deletes. So a report must have
+the columns for that comparison, and ages count from the beginning of its scan.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from lakegc_assets.storage.inventory.opening import Inventory, newest_inventory
 from lakegc_assets.storage.inventory.report import ReportFile, damaged
 from lakegc_assets.wording import counted
 
-#: What ``mode`` of a listing's facts is where a report was read.
+#: Value of ``mode`` in the facts of a listing that was read from a report.
 MODE: Final = "inventory"
-#: Work on one core, in seconds: of a file, and of a byte of one (some ten for each row).
+#: Seconds of one core to read a file, and a byte of it (about ten bytes for each row).
 _FILE_S: Final = 0.05
 _BYTE_S: Final = 1e-7
-#: Size of a file without one in the manifest, in bytes.
+#: Bytes assumed for a file if the manifest does not tell its size.
 _USUAL: Final = 32 << 20
-#: What ``lacked`` gives.
+#: Columns of the result of ``lacked``.
 LACKED: Final = schema("objects bigint, bytes bigint, example string")
 
 
 def find_inventory(ctx: RunContext, start: datetime) -> Inventory:
-    """The report that a run reads.
+    """The inventory report for a run.
 
     Raises:
-        RefusedError: there is none, or it is too old, of another bucket, or lacks a column.
-        IntegrityError: its manifest is damaged.
+        RefusedError: there is no report, or it is too old, of another bucket, or lacks a column.
+        IntegrityError: the manifest of the report is damaged.
     """
     place = ctx.settings.inventory_place
     if place is None:
@@ -73,12 +73,10 @@ def find_inventory(ctx: RunContext, start: datetime) -> Inventory:
 
 
 def read_inventory(ctx: RunContext, url: str, inventory: Inventory) -> Listed:
-    """Write the objects of the namespace that a report names, as a listing is written.
-
-    ``inventory``: to read.
+    """Write the objects of the namespace that a report names, in the form of a listing.
 
     Raises:
-        RefusedError: it lacks a column.
+        RefusedError: the report lacks a column.
         IntegrityError: a file of it is missing or damaged, or it names nothing of the namespace.
     """
     report = inventory.report
@@ -104,7 +102,7 @@ def _read_files(
     connections: Connections, url: str, inventory: Inventory, files: Sequence[ReportFile]
 ) -> tuple[Listed, int]:
     """Read files of a report, and count their rows; a task."""
-    # A report may lack objects, and no later run may take what it has of a slice for all of it.
+    # A report may lack objects, so a later run must not take its rows for a whole slice.
     listing = Listing(connections.open(url), NEVER)
     place, rows = connections.open(inventory.place), 0
     for file in files:
@@ -119,10 +117,10 @@ def _read_files(
 def named_twice(ctx: RunContext, url: str, folder: str, listed: Listed) -> list[Part]:
     """Write the hashes of objects that a report names more than once (``HASHES``).
 
-    Nobody can tell which of the rows is true.
+    It is unknown which of the rows is true.
 
-    ``url``: of the store that was written to.
-    ``listed``: what the report says.
+    ``url``: of the store with the artifacts.
+    ``listed``: the objects in the report.
     """
     with ctx.frames() as frames:
         rows = frames.read(Dataset(url, listed.parts["data"], HASHES))
@@ -133,21 +131,22 @@ def named_twice(ctx: RunContext, url: str, folder: str, listed: Listed) -> list[
 def compare_with_inventory(
     ctx: RunContext, url: str, listed: Listed, cutoff: datetime, since: datetime
 ) -> dict[str, object]:
-    """Compare a listing with the newest inventory report, and warn of what one of them lacks.
+    """Compare a listing with the newest inventory report, and warn of missing objects.
 
-    Nothing depends on it. Only what is older than the cutoff and the report is compared, without
-    what sweeps have deleted since. What others deleted since counts as missing from the listing.
+    No decision depends on the result. The comparison covers objects older than the cutoff and the
+    report, without those that sweeps have deleted since. An object that other tools deleted counts
+    as missing from the listing.
 
     ``url``: of the store of the listing.
     ``listed``: the listing.
-    ``since``: when the oldest part of the listing was begun.
+    ``since``: the begin of the oldest part of the listing.
 
     Returns:
         Facts, as JSON values.
 
     Raises:
         RefusedError: there is no report, or it is too old, of another bucket, or lacks a column.
-        IntegrityError: it is damaged.
+        IntegrityError: the report is damaged.
     """
     inventory = find_inventory(ctx, ctx.clocks.of_store(ctx.connections.store()))
     report = inventory.report

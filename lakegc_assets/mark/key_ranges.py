@@ -1,12 +1,12 @@
-"""Division of a namespace into key ranges of about equal size, to be listed in parallel.
+"""Division of a namespace into key ranges of about equal size, for a parallel listing.
 
-Slices are found by listing folders. lakeFS bounds their size, so they are listed as they are, but
-for what an earlier listing has seen to be large: that is cut at keys which it met on its way.
-Shards (``data/!ab/c/<partition>/<id>``) hold about as much as each other, since a hash chooses
-among them: a sample of them shows how many are listed together. So it is with many other
-folders, if the sampled ones are tiny. What holds many keys in one folder otherwise
-(repositories of older lakeFS) is cut where its keys are: a page shows how dense they lie, and so
-where the next cut should be; the page behind that cut shows it again.
+Slices are found by listing folders. lakeFS limits the size of a slice, so a slice is one range. If
+an earlier listing has seen that a slice is large, the slice is cut at keys of that listing. Shards
+(``data/!ab/c/<partition>/<id>``) have about equal sizes, since a hash chooses the shard: a sample
+shows how many shards make one range. Other folders are treated the same way if there are many and
+the sampled ones are tiny. Any other folder with many keys (repositories of older lakeFS) is cut by
+its keys: a page shows the density of the keys, and so the place of the next cut. The page after
+that cut shows the density again.
 """
 
 from __future__ import annotations
@@ -28,47 +28,47 @@ from lakegc_assets.storage.base import ObjectStore
 
 LAKEFS_PREFIX = "_lakefs/"
 DATA_PREFIX = "data/"
-#: What the folders of a sharded namespace begin with.
+#: First character of the folders of a sharded namespace.
 SHARD = "!"
-#: Above every key that starts with a given prefix, for all keys that a person would make.
+#: Suffix that sorts after all keys with the same prefix, for any key that a person would choose.
 _LAST = "\U0010ffff"
 _LAKEFS_END = LAKEFS_PREFIX + _LAST
 _DATA_END = DATA_PREFIX + _LAST
-#: What names of slices begin with, and what most other names begin with.
+#: First characters of slice names, and of most other names.
 FIRST_CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-#: How many of these are the digits of numbers: decimal, hexadecimal, base32hex, base36, base62.
+#: Sizes of usual digit sets among these: decimal, hexadecimal, base32hex, base36, base62.
 _USUAL = (10, 16, 32, 36, 62)
-#: A folder with more objects than this in it is cut by its keys, and not by the folders in it.
+#: Number of objects in a folder above which it is cut by its keys, and not by its folders.
 FLAT = 2000
-#: About how many keys a range shall have.
+#: Approximate number of keys in a range.
 KEYS_EACH = 100_000
-#: Keys that an unsampled slice is taken to have, and how many slices are sampled.
+#: Assumed number of keys in an unsampled slice, and number of slices in the sample.
 SLICE_KEYS = 25_000
 _SAMPLES = 16
-#: How many shards are sampled, and up to how many keys.
+#: Number of shards in the sample, and the number of keys up to which each is counted.
 _SHARD_SAMPLES = 4
 SHARD_KEYS = 1000
-#: More folders than this that are no slices are not sampled one by one, if some are tiny.
+#: Number of folders that are no slices above which they are not cut one by one, if some are tiny.
 MANY = 64
-#: Neighbours with fewer keys than this are one range.
+#: Number of keys below which neighbouring ranges are joined.
 FEW = 10_000
-#: Cuts in one range: a bound for stores whose answers make no sense.
+#: Maximum number of cuts in a range; a bound in case a store's answers are wrong.
 _MOST_CUTS = 10_000
-#: Characters of a name by which the place of a cut is computed.
+#: Characters of a name from which the place of a cut is computed.
 _WIDTH = 24
-#: Of these, what all names of the page begin with: room for a cut that is far away.
+#: Characters before these, equal in all names of the page: room for a carry if a cut is far away.
 _CARRY = 8
 _THREADS = 16
 
 
 class KeyRange(NamedTuple):
-    """The keys in (low, high]; None stands for the beginning and the end of all keys."""
+    """The keys in (low, high]; None is the beginning or the end of all keys."""
 
     #: Exclusive.
     low: str | None
     #: Inclusive.
     high: str | None
-    #: About how many there are; only for spreading the work.
+    #: Approximate number of keys; only used to spread the work.
     keys: int = 0
 
 
@@ -88,8 +88,8 @@ class TimeRange(NamedTuple):
 class Plan:
     """The key ranges of a listing."""
 
-    #: Cover every key of the namespace but those below ``_lakefs/``, in ``skipped`` and in slices
-    #: that were carried forward.
+    #: They cover every key of the namespace, except those below ``_lakefs/``, in ``skipped`` and in
+    #: slices that were carried forward.
     ranges: Sequence[KeyRange]
     #: Folders of slices that are too new to hold a candidate, by their names.
     skipped: Sequence[str]
@@ -106,9 +106,9 @@ def plan(
 
     Args:
         store: rooted at the namespace; its listings have pages of ``page_size``.
-        page_size: keys in a page. A small one makes planning cheap.
+        page_size: keys in a page. A small page makes planning cheap.
         new: slices that were made in this time need not be listed; None to list them all.
-        cuts: keys of an earlier listing, half ``KEYS_EACH`` apart: further edges of ranges.
+        cuts: keys of an earlier listing, ``KEYS_EACH`` / 2 apart, as further edges of ranges.
         known: names of slices that need not be listed.
     """
     folders, loose = _folders(store)
@@ -143,7 +143,7 @@ def _name(folder: str | None) -> str:
 
 
 def _with_keys(ranges: Sequence[KeyRange], keys: int) -> list[KeyRange]:
-    """Ranges with about so many keys each."""
+    """Ranges with an assumed number of keys."""
     return [r._replace(keys=keys) for r in ranges]
 
 
@@ -154,9 +154,9 @@ def _mean_keys(
     *,
     alike: bool = False,
 ) -> int | None:
-    """About how many keys a range has: a few are counted, each up to ``most`` keys.
+    """Estimate the number of keys in a range from a sample, each counted up to ``most`` keys.
 
-    None if one of them holds more; of ranges that are ``alike``, if each of them does.
+    None if a sampled range holds more; of ranges that are ``alike``, if all of them do.
     """
     samples = _SHARD_SAMPLES if alike else _SAMPLES
     some = ranges[:: max(1, len(ranges) // samples)][:samples]
@@ -167,7 +167,7 @@ def _mean_keys(
 
 
 def _cut_at(wanted: KeyRange, cuts: Sequence[str]) -> list[KeyRange]:
-    """A range cut at those of some keys, which are in order, that lie inside of it."""
+    """A range, cut at the sorted ``cuts`` inside it."""
     first = 0 if wanted.low is None else bisect_right(cuts, wanted.low)
     end = len(cuts) if wanted.high is None else bisect_left(cuts, wanted.high)
     inside = cuts[first:end]
@@ -178,9 +178,9 @@ def _cut_at(wanted: KeyRange, cuts: Sequence[str]) -> list[KeyRange]:
 
 
 def _folders(store: ObjectStore) -> tuple[list[str], list[str] | None]:
-    """The folders of ``data/``, and the objects beside them.
+    """The folders of ``data/``, and the keys of objects directly in it.
 
-    Most of the folders, and None, where it is full of objects, too.
+    If ``data/`` also holds very many objects: most of its folders, and None.
     """
     found = store.list_prefixes(DATA_PREFIX, max_objects=FLAT)
     if len(found.objects) <= FLAT:
@@ -196,10 +196,10 @@ def _folders(store: ObjectStore) -> tuple[list[str], list[str] | None]:
 def _between(
     folders: Sequence[str], skipped: AbstractSet[str], loose: Sequence[str] | None
 ) -> tuple[list[KeyRange], list[KeyRange]]:
-    """The ranges that begin at no slice, and those that do; ``_lakefs/`` and skipped ones apart.
+    """The ranges outside of folders, and those of folders; without ``_lakefs/`` and skipped ones.
 
-    Between two skipped slices there is nothing where no object is beside them: thousands of such
-    ranges need no page.
+    Between two skipped slices there is no key, unless an object is directly in ``data/``. Thousands
+    of such empty ranges are left out, so that none needs a page.
     """
     edges = [LAKEFS_PREFIX, _LAKEFS_END, DATA_PREFIX, *folders, _DATA_END]
     edges += [folder + _LAST for folder in skipped]
@@ -220,7 +220,7 @@ def _between(
 
 
 def _by_character(gap: KeyRange) -> list[KeyRange]:
-    """A range in which many keys are, cut at what names may begin with."""
+    """A range with many keys, cut at the first characters that names may have."""
     folder = DATA_PREFIX if (gap.low or "").startswith(DATA_PREFIX) else ""
     edges = sorted(folder + character for character in FIRST_CHARACTERS)
     inside = [e for e in edges if e > (gap.low or "") and (gap.high is None or e < gap.high)]
@@ -228,7 +228,7 @@ def _by_character(gap: KeyRange) -> list[KeyRange]:
 
 
 def _cut(store: ObjectStore, page_size: int, wanted: KeyRange) -> list[KeyRange]:
-    """Cut a range into ones of about ``KEYS_EACH`` keys."""
+    """Cut a range into ranges of about ``KEYS_EACH`` keys."""
     low, found = wanted.low, list[KeyRange]()
     page = _page(store, wanted)
     while len(page) >= page_size and len(found) < _MOST_CUTS:
@@ -245,7 +245,7 @@ def _cut(store: ObjectStore, page_size: int, wanted: KeyRange) -> list[KeyRange]
 
 
 def _joined(ranges: Iterable[KeyRange]) -> Iterator[KeyRange]:
-    """Neighbours with few keys as one range."""
+    """Join neighbouring ranges with few keys."""
     last: KeyRange | None = None
     for found in ranges:
         if last and last.high == found.low and last.keys + found.keys <= min(FEW, KEYS_EACH):
@@ -259,14 +259,14 @@ def _joined(ranges: Iterable[KeyRange]) -> Iterator[KeyRange]:
 
 
 def _page(store: ObjectStore, wanted: KeyRange) -> list[str]:
-    """The first keys of a range: one page."""
+    """The first page of keys of a range."""
     for batch in _pages(store, wanted):
         return [str(key) for key in batch["key"].to_pylist()]
     return []
 
 
 def _count(store: ObjectStore, most: int, wanted: KeyRange) -> int:
-    """Count the keys of a range, up to ``most`` or a page more."""
+    """Count the keys of a range; stops at the first page with which the count reaches ``most``."""
     count = 0
     for batch in _pages(store, wanted):
         count += batch.num_rows
@@ -281,11 +281,11 @@ def _pages(store: ObjectStore, wanted: KeyRange) -> Iterator[pa.RecordBatch]:
 
 
 def _edge(page: Sequence[str]) -> str | None:
-    """About where the ``KEYS_EACH``th key lies, if all lie as dense as those of a page.
+    """Estimate the place of the ``KEYS_EACH``th key, from the density of keys on a page.
 
-    Names are read as numbers: their places are those where the names differ, and some before them
-    for what is carried. The answer is behind all names that begin alike if so many do not; None if
-    the page does not show it.
+    Names are read as numbers. The digits are the positions where names differ, and some positions
+    before these for the carry. If too few keys share the common prefix, the result sorts after all
+    keys with this prefix. None if the page does not show the place.
     """
     first, last = page[0], page[-1]
     differ = (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
@@ -311,7 +311,7 @@ def _edge(page: Sequence[str]) -> str | None:
 
 
 def _digits(seen: set[str]) -> Sequence[str]:
-    """The digits that some characters are of: the smallest usual set that has them all."""
+    """The smallest usual digit set that contains the characters; else the characters themselves."""
     usual = (set(FIRST_CHARACTERS[:n]) for n in _USUAL)
     return sorted(next((known for known in usual if seen <= known), seen))
 

@@ -1,9 +1,9 @@
-"""Stage 1, ``store_listing``: what the object store holds, listed in parallel by key ranges.
+"""Stage 1, ``store_listing``: lists the objects of the store, in parallel by key ranges.
 
-The listing comes first: what is written afterwards is not in it, so it cannot be a candidate. It
-also fixes the one cutoff of the run. Everything outside ``_lakefs/`` is listed, wherever it lies,
-or taken from an inventory report that was begun before. In the mode ``committed`` nothing is, but
-what expired ranges name is stat-ed.
+The listing comes first: an object that is written later is not in it, so it cannot be a candidate.
+The listing also fixes the one cutoff of the run. It covers all keys outside ``_lakefs/``, or reads
+an inventory report that was begun before the run. In the mode ``committed`` it lists nothing: it
+only stats the objects that expired ranges name.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ from lakegc_assets.wording import counted
 ASSET: Final = "store_listing"
 #: Keys in a page that is read to plan the listing.
 _PLAN_PAGE: Final = 100
-#: Work of listing a key on one core, and of asking for a range, in seconds.
+#: Seconds of one core to list a key, and to request a range.
 _KEY_S: Final = 8e-6
 _RANGE_S: Final = 0.004
-#: Ranges that a task lists at a time: it mostly waits for the store.
+#: Ranges that a task lists at a time; a task mostly waits for the store.
 _THREADS: Final = 8
-#: Pages whose rows are taken together: much of the work is the same for few rows and for many.
+#: Pages that become rows in one step; much of the work does not depend on the number of rows.
 _PAGES: Final = 16
-#: Work of a stat, in seconds.
+#: Seconds of one core to stat an object.
 _NAME_S: Final = 0.002
 
 
@@ -74,10 +74,10 @@ class _Found:
     """The result of a listing."""
 
     listed: Listed
-    #: Slices that were made before this time get no objects any more.
+    #: Slices that were made before this time get no new objects.
     settled_before: datetime
     facts: Mapping[str, object]
-    #: Files beside those of what is listed.
+    #: Further files, in addition to those of the listed objects.
     parts: Mapping[str, Sequence[Part]] = field(default_factory=dict)
 
 
@@ -86,8 +86,8 @@ def list_store(ctx: RunContext) -> Manifest:
 
     Raises:
         RefusedError: the mark is frozen, a clock is off, or another server collects the namespace.
-        IntegrityError: the repository shares its namespace with another one, an object is older
-            than the name of its slice says, or an expired range is damaged.
+        IntegrityError: the repository shares its namespace with another repository, an object is
+            older than the name of its slice says, or an expired range is damaged.
         StorageError: the store did not answer in full.
     """
     started = ctx.clocks.now()
@@ -99,13 +99,13 @@ def list_store(ctx: RunContext) -> Manifest:
     require_unused(store, ctx.run, ctx.settings.publish)
     settled = settled_before(ctx.settings.clock_skew, grace_period, start)
     cutoff = ctx.settings.cutoff(start, grace_period)
-    # What earlier runs left is read before this one begins, and once.
+    # The artifacts of earlier runs are read once, before this run writes any.
     listings = earlier(ctx.root, ctx.repository, ASSET, ctx.connections.namespace_url, ctx.run)
     if ctx.settings.mode == "committed":
         attempt, found = _stat_expired(ctx, start)
     elif ctx.settings.listing == "inventory":
         report = inventory.find_inventory(ctx, start)
-        # Counted from its beginning, in whole seconds, as the times in a report are.
+        # The age counts from the begin of the scan, in whole seconds like the times in a report.
         began = min(start, report.report.started).replace(microsecond=0)
         cutoff = ctx.settings.cutoff(began, grace_period)
         attempt, found = _read_inventory(ctx, report, start)
@@ -155,9 +155,10 @@ def list_store(ctx: RunContext) -> Manifest:
 
 
 def seen_in(listings: Sequence[Earlier], cutoff: datetime) -> list[tuple[str, str]]:
-    """Run and attempt of the earlier listings that count for what a run has seen before.
+    """Run and attempt of the earlier listings that count as earlier sightings of uploads.
 
-    The latest that was finished before the cutoff of the run: of the whole store, and of any mode.
+    These are the latest listing of the whole store, and the latest of any mode; both finished
+    before the cutoff of the run.
 
     ``listings``: the latest first.
     """
@@ -173,7 +174,7 @@ def _list_all(
     settled: datetime,
     listings: Sequence[Earlier],
 ) -> tuple[AttemptArtifacts, _Found]:
-    """List the store, but for what can be carried forward of ``listings``, those before it."""
+    """List the store, except for the slices that can be carried forward from ``listings``."""
     cuts = earlier_cuts(listings)
     taken, because, ahead = carried(ctx, start, listings)
     ctx.log.info("%s run: %s", "an optimized" if taken else "a clean", because)
@@ -217,9 +218,9 @@ def _list_all(
 
 
 def _stat_expired(ctx: RunContext, start: datetime) -> tuple[AttemptArtifacts, _Found]:
-    """Stat only what expired ranges name.
+    """Stat only the objects that expired ranges name.
 
-    Nothing of it counts as settled: no later run may take what is here for all that a slice holds.
+    No slice counts as settled: a later run must not take these objects for the whole slice.
     """
     attempt = ctx.root.new_attempt(ctx.repository, ctx.run, ctx.clocks.now())
     expired, ranges, passed_over = expired_addresses(ctx, attempt, start)
@@ -239,7 +240,7 @@ def _stat_expired(ctx: RunContext, start: datetime) -> tuple[AttemptArtifacts, _
 def _read_inventory(
     ctx: RunContext, found: Inventory, start: datetime
 ) -> tuple[AttemptArtifacts, _Found]:
-    """Read an inventory report: of the store itself nothing is listed."""
+    """Read an inventory report in place of a listing of the store."""
     attempt = ctx.root.new_attempt(ctx.repository, ctx.run, ctx.clocks.now())
     listed = inventory.read_inventory(ctx, attempt.url, found)
     require_ages(ctx, listed.slices, start)
@@ -288,19 +289,19 @@ def plan_listing(
     cuts: Sequence[str] = (),
     known: AbstractSet[str] = frozenset(),
 ) -> Plan:
-    """Cut the namespace into key ranges, without slices that are ``new`` or ``known``."""
+    """Cut the namespace into key ranges, without ``new`` and ``known`` slices."""
     stores = dataclasses.replace(connections.stores, page_size=_PLAN_PAGE)
     return plan(open_store(connections.namespace_url, stores), _PLAN_PAGE, new, cuts, known)
 
 
 def earlier_cuts(listings: Sequence[Earlier]) -> list[str]:
-    """Keys of the latest earlier listing between which few lie; none without one."""
+    """Keys that cut the latest earlier listing into small ranges; empty without a listing."""
     try:
         for one in of_whole_store(listings)[:1]:
             found: list[str] = one.attempt.read(ASSET, "cuts")["key"].to_pylist()
             return found
     except LakegcError:
-        # They only spread the work.
+        # The cuts only spread the work over tasks.
         return []
     return []
 

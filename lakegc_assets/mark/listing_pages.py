@@ -48,7 +48,7 @@ def _one_piece(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 _ASSET: Final = "store_listing"
-#: No slice was made before this time: where slices are compared with it, none is settled.
+#: A time before every slice: compared with it, no slice is settled.
 NEVER: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 _PARTS: Final = {
     "data": LISTING,
@@ -56,19 +56,19 @@ _PARTS: Final = {
     "multipart": schema("address string, etag string"),
     "cuts": schema("key string"),
 }
-#: Fact of a listing: run and attempt of those before it that may have seen uploads in parts.
+#: Fact of a listing: run and attempt of earlier listings that may have seen multipart uploads.
 SEEN_IN: Final = "seen_in"
-#: What each slice holds, and whether it is settled: whether nobody writes to it any more.
+#: Totals of each slice; a settled slice gets no new objects any more.
 SLICES: Final = schema("slice string, keys bigint, size bigint, oldest timestamp, settled boolean")
 _SLICE: Final = len("data/") + 20
-#: Of an MD5, in hex.
+#: Hex digits of an MD5.
 _DIGITS: Final = 32
 
 
 class Slice(NamedTuple):
     """Totals of one slice."""
 
-    #: Empty for what is in none.
+    #: Empty for objects in no slice.
     name: str
     keys: int
     #: Of all objects, in bytes.
@@ -80,15 +80,14 @@ class Slice(NamedTuple):
 class Listed:
     """Files of a listing by the name of their part, their digests, and the totals of each slice."""
 
-    #: ``data``, ``settled`` (those of ``data`` with nothing but settled slices), ``multipart`` and
-    #: ``cuts``; where some of it was carried forward, ``carried``, too: those of ``settled`` that
-    #: were.
+    #: ``data``; ``settled``: the files of ``data`` with settled slices only; ``multipart``;
+    #: ``cuts``; and ``carried``: the files of ``settled`` that were carried forward, if any.
     parts: Mapping[str, Sequence[Part]]
-    #: Of all addresses.
+    #: Digest of all addresses.
     digest: KeyDigest
-    #: Of those in settled slices.
+    #: Digest of the addresses in settled slices.
     settled: KeyDigest
-    #: What each holds.
+    #: Totals of each slice.
     slices: Sequence[Slice]
 
 
@@ -103,7 +102,7 @@ def added_up(listed: Sequence[Listed]) -> Listed:
 
 
 class Listing:
-    """Takes the pages of one task, from several threads, and writes what is in them."""
+    """Writes the pages that the threads of one task add."""
 
     def __init__(self, artifacts: ObjectStore, before: datetime) -> None:
         self._writers = {
@@ -116,7 +115,7 @@ class Listing:
         self._slices: list[Slice] = []
 
     def add(self, rows: pa.RecordBatch, *, at_cut: bool) -> None:
-        """Take a page, with at least one row; ``at_cut`` if its last key is to be remembered."""
+        """Add a page with at least one row; ``at_cut`` if its last key becomes a cut."""
         slices = slices_of(rows)
         gets_no_more = settled([one.name for one in slices], self._before)
         if len(gets_no_more) == len(slices):
@@ -141,7 +140,7 @@ class Listing:
             self._slices += slices
 
     def finish(self) -> Listed:
-        """All of it."""
+        """Close the files, and return the listing."""
         parts = {name: writer.finish() for name, writer in self._writers.items()}
         parts["data"] = [*parts["data"], *parts["settled"]]
         digest, settled_digest = self._digests["data"], self._digests["settled"]
@@ -162,7 +161,7 @@ def slices_of(rows: pa.RecordBatch) -> list[Slice]:
     """Totals of each slice on one page with at least one row."""
     first, last = _slice_names(rows.take(pa.array([0, rows.num_rows - 1]))).to_pylist()
     if first and first == last:
-        # In order, so that all between two of one slice are of it, too.
+        # Keys are sorted, so all keys between two keys of one slice are in that slice.
         oldest = pc.min(rows["last_modified"]).as_py()
         return [Slice(first, rows.num_rows, pc.sum(rows["size"]).as_py(), oldest)]
     name = _slice_names(rows)
@@ -185,17 +184,17 @@ def _joined(found: Iterable[Slice]) -> list[Slice]:
 
 
 def require_ages(ctx: RunContext, slices: Iterable[Slice], start: datetime) -> None:
-    """Require that slices are as old as their names say.
+    """Require that no object is older than the name of its slice says.
 
-    What may stay unlisted is decided by names of slices. So no object may be older than its slice.
+    The name of a slice decides if it stays unlisted, so the names must be right.
 
     Raises:
-        IntegrityError: one is, by more than clocks may differ.
+        IntegrityError: an object is older than its slice by more than clocks may differ.
     """
     for one in slices:
         made = slice_time(one.name)
         oldest = one.oldest.astimezone(timezone.utc)
-        # A name with a time in the future is no slice's.
+        # A name with a time in the future is not the name of a slice.
         if made and oldest + 2 * ctx.settings.clock_skew < made <= start:
             if ctx.settings.skip_new_slices:
                 raise IntegrityError(
@@ -207,7 +206,7 @@ def require_ages(ctx: RunContext, slices: Iterable[Slice], start: datetime) -> N
 
 
 def slices_table(slices: Sequence[Slice], before: datetime) -> pa.Table:
-    """Rows of ``SLICES``; those made before a time are settled."""
+    """Rows of ``SLICES``; slices that were made before ``before`` are settled."""
     named = [one for one in slices if one.name]
     gets_no_more = set(settled([one.name for one in named], before))
     rows = [(*one, one.name in gets_no_more) for one in named]

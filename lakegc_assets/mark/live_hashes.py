@@ -1,6 +1,6 @@
 """Live sets as files of hashes (``HASHES``), which tasks write in bounded memory.
 
-Several files may hold the same hash: a live set is only joined with, and never counted.
+Several files may hold the same hash: live sets are only joined, and never counted.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ HASHES_PER_FILE: Final = 4_000_000
 
 
 class HashWriter:
-    """Collects hashes, and writes a file to a folder whenever there are enough for one.
+    """Collects hashes, and writes a file to a folder whenever enough hashes are collected.
 
     Attributes:
-        parts: the files so far, in each of which a hash stands once.
-        digest: of all their rows.
+        parts: the files so far; a hash is in each file at most once.
+        digest: digest of all their rows.
     """
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
@@ -33,7 +33,7 @@ class HashWriter:
         self._count = 0
 
     def add(self, hashes: Hashes) -> None:
-        """Take some hashes, in any order and more than once."""
+        """Add hashes, in any order; duplicates are allowed."""
         self._waiting.append(hashes)
         self._count += len(hashes)
         # Ranges share most of their addresses, so the hashes of many fit into one file.
@@ -44,12 +44,12 @@ class HashWriter:
                 self._flush()
 
     def finish(self) -> list[Part]:
-        """The files, when all hashes are in them; none where there are no hashes."""
+        """Write the remaining hashes, and return all files; none if no hash was added."""
         self._flush()
         return self.parts
 
     def _distinct(self) -> Hashes:
-        """The collected hashes, each once: ``numpy.unique`` takes ten times as long."""
+        """The collected hashes, each once; ``numpy.unique`` takes ten times as long."""
         found = np.sort(np.concatenate([np.empty(0, np.uint64), *self._waiting]))
         distinct: Hashes = found[np.diff(found, prepend=~found[:1]) != 0]
         return distinct

@@ -1,10 +1,10 @@
-"""The ranges that are live, and the addresses that they keep alive, as hashes.
+"""The live ranges, and the hashes of the addresses that they keep alive.
 
-Read by ranges: a range that several commits share is decoded once, and once in the life of the
-repository. Without retention rules every range below ``_lakefs/`` counts as active, since the log
-does not reach the commits that only a deleted branch, a tag or a reset held; and so it does in the
-mode ``uncommitted``, which collects only what was never committed. What lies there and cannot be a
-table is passed over if no metarange and no commit names it.
+A range that several commits share is decoded once, and once in the life of the repository. Without
+retention rules every range below ``_lakefs/`` counts as active: the log does not reach commits that
+only a deleted branch, a tag or a reset held. Every range also counts in the mode ``uncommitted``,
+which collects only objects that were never committed. A file there that cannot be a table is passed
+over if no metarange and no commit names it.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ from lakegc_assets.storage.base import ObjectStore
 
 T = TypeVar("T")
 R = TypeVar("R")
-#: How many files are named.
+#: Maximum number of files that a sentence names.
 _SHOWN = 5
 
 
 def isolate(
     read: Callable[[Sequence[T]], R], items: Sequence[T]
 ) -> tuple[list[R], list[tuple[T, IntegrityError]]]:
-    """Read items together; where some are damaged, the others without them.
+    """Read items together; if some are damaged, read the others without them.
 
-    ``read``: raises ``IntegrityError`` if one of the items is missing or damaged.
+    ``read``: raises ``IntegrityError`` if one of its items is missing or damaged.
 
     Returns:
-        What was read, of all items or of parts of them; and each damaged item with what is wrong.
+        The results of ``read``, for all items or for parts of them; and damaged items with errors.
     """
     if not items:
         return [], []
@@ -81,7 +81,7 @@ def isolate(
 
 
 def left_alone(namespace_url: str, foreign: Sequence[str]) -> list[str]:
-    """A sentence about files below ``_lakefs/`` that are none of lakeFS's, if there are any."""
+    """A sentence about files below ``_lakefs/`` that lakeFS does not write; empty without any."""
     if not foreign:
         return []
     shown = ", ".join(map(repr, foreign[:_SHOWN]))
@@ -92,7 +92,7 @@ def left_alone(namespace_url: str, foreign: Sequence[str]) -> list[str]:
 
 
 def passed_over(damaged: Mapping[str, IntegrityError]) -> list[str]:
-    """For each file that is passed over a sentence for the report, without its full stop."""
+    """A sentence for the report about each file that is passed over, without a full stop."""
     return [
         f"passed over, since no metarange and no commit names it: {error}. Remove it, or restore "
         "it if it was a range"
@@ -100,14 +100,14 @@ def passed_over(damaged: Mapping[str, IntegrityError]) -> list[str]:
     ]
 
 
-#: What was read: how many entries each range holds, and ``KeyDigest`` of their addresses.
+#: Ranges as they were read: number of entries, and ``KeyDigest`` of their addresses.
 RANGES: Final = schema(COUNTED, "digest string, from_cache boolean")
 _FOLDER: Final = "folder"
 _OF_PATHS: Final = ("range_id", "pattern")
 _NOT_CUT: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 _TABLE_ID: Final = re.compile(r"_lakefs/([0-9a-f]{64})")
-#: Its marks and rules, logs of its actions, what its exporters write for catalogs, and its own
-#: object; dumps of refs have a manifest.
+#: lakeFS's marks and rules, logs of its actions, files of its exporters for catalogs, its own
+#: object, and the manifest of a dump of refs.
 _OF_LAKEFS: Final = (
     "_lakefs/retention/",
     "_lakefs/actions/",
@@ -115,28 +115,28 @@ _OF_LAKEFS: Final = (
     "_lakefs/dummy",
     "_lakefs/refs_manifest.json",
 )
-#: Work of telling a range from a metarange, on one core, in seconds.
+#: Seconds of one core to tell a range from a metarange.
 _KIND_S: Final = 0.01
 _THREADS: Final = 8
 
 
 @dataclass(frozen=True)
 class Live:
-    """Addresses that some ranges keep alive."""
+    """Addresses that ranges keep alive."""
 
     #: Files of the hashes of the addresses.
     runs: Sequence[Part] = ()
-    #: What was read (``RANGES``).
+    #: The ranges that were read (``RANGES``).
     ranges: pa.Table = field(default_factory=RANGES.empty_table)
-    #: Last path components of full addresses that nobody can place.
+    #: Last path components of full addresses that cannot be resolved.
     unresolved: AbstractSet[str] = frozenset()
-    #: Of the hashes.
+    #: Digest of the hashes.
     digest: KeyDigest = field(default_factory=KeyDigest)
-    #: Ranges that could not be read, by their ids, and what is wrong with them.
+    #: Unreadable ranges, by id, with the error of each.
     damaged: Mapping[str, IntegrityError] = field(default_factory=dict)
 
     def __add__(self, other: Live) -> Live:
-        """Both together."""
+        """The union of both."""
         return Live(
             [*self.runs, *other.runs],
             pa.concat_tables([self.ranges, other.ranges]),
@@ -147,9 +147,9 @@ class Live:
 
 
 def every_range(listing: Manifest, rules: object) -> bool:
-    """Return whether a mark takes every range for live, whatever commit has it, if any.
+    """Return whether a mark takes every range for live, also ranges that no commit has.
 
-    ``rules``: of the repository; None where it has none.
+    ``rules``: of the repository; None if it has none.
     """
     return rules is None or listing.mode == "uncommitted"
 
@@ -158,17 +158,17 @@ def every_range(listing: Manifest, rules: object) -> bool:
 class LiveRanges:
     """The ranges that are live."""
 
-    #: ``range_id``, and entries by the metaranges' word, null where none names it.
+    #: range_id and entries; entries are from a metarange, and null for ``lone`` ranges.
     ranges: pa.Table
     metaranges: int
-    #: How many of these came from the cache.
+    #: Number of these metaranges that came from the cache.
     cached: int
     #: Ids of ranges that no metarange names.
     lone: frozenset[str] = frozenset()
-    #: Files that were not read, by their ids, with what is wrong with each: no metarange that can
-    #: be read and none of the commits names them.
+    #: Unread files, by id, with the error of each: no commit and no readable metarange names
+    #: them.
     passed_over: Mapping[str, IntegrityError] = field(default_factory=dict)
-    #: Keys of other files below ``_lakefs/`` that are none of lakeFS's.
+    #: Keys of other files below ``_lakefs/`` that lakeFS does not write.
     foreign: Sequence[str] = ()
 
 
@@ -176,16 +176,15 @@ class LiveRanges:
 def live_ranges(
     ctx: RunContext, metarange_ids: Collection[str], *, every: bool, strict: bool = True
 ) -> LiveRanges:
-    """The ranges of some commits, or all that are there.
+    """The ranges of commits, or all ranges below ``_lakefs/``.
 
-    ``metarange_ids``: of the commits; empty ones are those of commits without objects.
-    ``every``: whether all ranges below ``_lakefs/`` are wanted, which must hold those of commits.
-    ``strict``: whether a damaged table that nothing names is an error. What cannot be a table and
-        is named by nothing never is.
+    ``metarange_ids``: of the commits; the id is empty for a commit without objects.
+    ``every``: whether to return all ranges below ``_lakefs/``; these must include the commits'.
+    ``strict``: whether a damaged table that nothing names is an error. A file that cannot be a
+        table and that nothing names is never an error.
 
     Raises:
-        IntegrityError: a metarange is missing or damaged; or the store's listing lacks what is
-            there.
+        IntegrityError: a metarange is missing or damaged, or the store's listing is incomplete.
     """
     ids = set(metarange_ids) - {""}
     if not every:
@@ -198,7 +197,7 @@ def live_ranges(
     known = each_once(rows)
     named = set(known["range_id"].to_pylist())
     lone = sorted({i for i, kind in tables.kinds.items() if kind == "ranges"} - named)
-    # A metarange that names one of them makes it a range, which is read, and is damaged.
+    # A file that a metarange names is a range: it will be read, and its damage raises an error.
     passed = damaged | {i: error for i, error in tables.unreadable.items() if i not in named}
     for error in passed.values():
         if strict and not isinstance(error, NoTableError):
@@ -220,7 +219,7 @@ def live_ranges(
 def _named_ranges(
     ctx: RunContext, of_commits: Collection[str], others: Collection[str], *, strict: bool
 ) -> tuple[list[RangesRead], dict[str, IntegrityError]]:
-    """The ranges of metaranges; without those of damaged ones that no commit has, if not strict."""
+    """The ranges of metaranges; unless strict, without damaged metaranges that no commit has."""
 
     def read(ids: Collection[str]) -> RangesRead:
         return ranges_of(ctx, dict.fromkeys(ids, 0))
@@ -241,14 +240,14 @@ def read_live(
     strict: bool = True,
     below: Mapping[str, Sequence[str]] = _NOT_CUT,
 ) -> Live:
-    """Read ranges down to the hashes of the addresses that they keep alive.
+    """Read ranges, and write the hashes of the addresses that they keep alive.
 
     ``ranges``: range_id and entries.
-    ``artifacts``: where the hashes are written.
+    ``artifacts``: the store for the hashes.
     ``folder``: relative to ``artifacts``, with a slash at its end.
     ``strict``: whether a damaged range is an error; else it is noted, and the others are read.
-    ``below``: of ranges of which not all is alive, by their ids: what paths of it must begin with,
-        as ``retain.prefix_of`` gives it.
+    ``below``: prefixes of paths, by range id, for ranges of which only a part is alive; from
+        ``retain.prefix_of``.
 
     Raises:
         IntegrityError: a range is missing or damaged, or was not read.
@@ -269,9 +268,9 @@ def read_live(
 def read_path_ranges(
     ctx: RunContext, ranges: pa.Table, artifacts: ObjectStore, folder: str
 ) -> Live:
-    """The addresses that ranges name below paths, as ``read_live`` gives them.
+    """Read the addresses that ranges name below paths, as ``read_live`` does.
 
-    Of full addresses that nobody can place all of a range count.
+    Full addresses that cannot be resolved count wherever they are in a range.
 
     ``ranges``: ``PATH_RANGES``.
 
@@ -309,7 +308,7 @@ def _read_ranges(
 
 
 def _is_below(entries: pa.Table, prefixes: Sequence[str]) -> pa.ChunkedArray:
-    """Mark the entries whose path begins with one of some folders."""
+    """Mark the entries whose path begins with one of the prefixes."""
     folders = entries[_FOLDER].cast(pa.string())
     return reduce(pc.or_, [pc.starts_with(folders, prefix) for prefix in prefixes])
 
@@ -318,21 +317,21 @@ def _is_below(entries: pa.Table, prefixes: Sequence[str]) -> pa.ChunkedArray:
 class Tables:
     """Files below ``_lakefs/``, by the kind that their content shows."""
 
-    #: ``ranges``, ``metaranges`` or ``refs`` of each file, by its id.
+    #: ``ranges``, ``metaranges`` or ``refs`` for each file, by its id.
     kinds: Mapping[str, str]
-    #: Files of unknown kind, by their ids, and what is wrong with them.
+    #: Files of unknown kind, by id, with the error of each.
     unreadable: Mapping[str, FormatError]
-    #: Keys of other files that are none of lakeFS's.
+    #: Keys of other files that lakeFS does not write.
     foreign: Sequence[str]
 
 
 def all_tables(ctx: RunContext, active: Collection[str]) -> Tables:
-    """Every range and metarange below ``_lakefs/``, and which of the two it is.
+    """Every range and metarange below ``_lakefs/``, with its kind.
 
-    ``active``: metaranges that must be listed, of commits that are known.
+    ``active``: metaranges of known commits; the listing must contain them.
 
     Raises:
-        IntegrityError: the store does not list all metaranges that are known.
+        IntegrityError: the store's listing lacks a known metarange.
     """
     ids, foreign = listed_files(ctx.connections.store())
     if missing := sorted(set(active) - set(ids)):
@@ -342,7 +341,7 @@ def all_tables(ctx: RunContext, active: Collection[str]) -> Tables:
             "retention rules, or none that count in this mode. If it is in the store, run again",
         )
     cached = {
-        # Of another repository what was read for full addresses alone.
+        # Of ranges of another repository only the full addresses may be cached.
         "ranges": cached_ranges(ctx.connections).keys() | cached_full(ctx.connections).keys(),
         "metaranges": cached_metaranges(ctx.connections).keys(),
     }
@@ -361,10 +360,10 @@ def all_tables(ctx: RunContext, active: Collection[str]) -> Tables:
 
 
 def listed_files(store: ObjectStore) -> tuple[list[str], list[str]]:
-    """Ids of all tables below ``_lakefs/``, and keys there that are none of lakeFS's."""
+    """Ids of all tables below ``_lakefs/``, and keys of files that lakeFS does not write."""
     ids: list[str] = []
     foreign: list[str] = []
-    # What this list lacks would be taken for dead.
+    # A range that this list lacks would be taken for dead.
     for batch in store.list_to_the_end("_lakefs/"):
         for key in batch["key"].to_pylist():
             if match := _TABLE_ID.fullmatch(key):

@@ -1,7 +1,8 @@
-"""Asks lakeFS which addresses it serves where a candidate could lie.
+"""Asks lakeFS which addresses it serves at paths that may show a candidate.
 
-Asked are the paths at branch HEADs whose entries have the signature of a candidate, the rarest
-signatures first and for a limited time, and in any case those that a branch has staged by its diff.
+These are the paths at branch HEADs whose entries have the signature of a candidate: the rarest
+signatures come first, and the time is limited. Paths that a branch's diff shows as staged are asked
+for in any case.
 """
 
 from __future__ import annotations
@@ -48,33 +49,33 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 
-#: Columns of what relations take and give; see ``signature_relations``.
+#: Columns of the inputs and results of relations; see ``signature_relations``.
 PATHS_OF: Final = schema(SIGNATURES, "paths bigint")
 BY_PATHS: Final = schema("paths bigint, signatures bigint")
 BEFORE: Final = schema("paths bigint, before bigint")
 ASKED: Final = schema(SIGNATURES, "turn int")
 SERVED_NAMES: Final = schema("name string")
-#: Paths to be asked: of which range and signature, and in which turn.
+#: Paths to ask for: the position of their range, their signature, and their turn.
 _PATHS: Final = schema("position int, path string", ASKED)
-#: Paths in the first page of a place; the next is twice as long if it answered for several.
+#: Paths in the first page at a place; the next page doubles if one page answered for several paths.
 FIRST_PAGE = 100
-#: Tasks that ask lakeFS for what branches serve, at most.
+#: Maximum number of tasks that ask lakeFS what branches serve.
 TASKS: Final = 8
 _THREADS: Final = 8
 #: Paths of one branch that one thread asks for.
 _UNIT: Final = 20_000
-#: What must be asked in any case, whatever time it takes, comes before all turns.
+#: Turn of staged paths: before all other turns, and without a deadline.
 STAGED_TURN: Final = -1
-#: Work on one core, in seconds: of an entry that is decoded, of a diff and each change in it, of a
+#: Seconds of one core to decode an entry, to read a diff, to read a change in it, and to ask for a
 #: path.
 _READ_S: Final = 5e-7
 _DIFF_S: Final = 0.005
 _CHANGE_S: Final = 2e-6
 _PATH_S: Final = 2e-5
-#: Paths that are asked for in the first turn; all turns before one hold as many as it does.
+#: Paths in the first turn; each turn holds as many paths as all turns before it together.
 _FIRST_TURN: Final = 10_000
-#: Numbers of paths by which signatures are counted: beyond so many, with as many paths as may be
-#: asked for, none is left.
+#: Distinct path counts by which signatures are grouped; the limit of lookups is used up before
+#: there are more of them.
 _KINDS: Final = 50_000
 
 
@@ -82,38 +83,39 @@ _KINDS: Final = 50_000
 class Inquiry:
     """The lookups for some candidates; valid while branches stay where they are."""
 
-    #: Of the store of all files.
+    #: URL of the store of all files.
     url: str
     folder: str
-    #: Seconds since 1970 after which no more is read or asked, but for what is staged.
+    #: Seconds since 1970; after it only staged paths are asked for.
     deadline: float
-    #: How many objects lakeFS's list of what is staged has: where the diffs show more, some may be
+    #: Number of staged objects in lakeFS's list. If the diffs show more, the list may lack some.
+    #: The number also helps to balance tasks. 0 if several tries list objects repeatedly.
     #: on no list. By it the work is spread, too. 0 where several lists say it together.
     staged: int = 0
-    #: What the branches hold.
+    #: Ranges of the branch HEADs.
     heads: HeadRanges = field(default_factory=HeadRanges)
     #: Files of the candidates.
     candidates: Sequence[Part] = ()
-    #: Files of ``SIZES``: those of candidates.
+    #: Files of ``SIZES``: the sizes of candidates.
     sizes: Sequence[Part] = ()
-    #: Of the candidates, and entries that have them.
+    #: Signatures of the candidates, and the matching entries.
     signatures: Signatures = field(default_factory=Signatures)
-    #: Files of ``ASKED``: the signatures to ask for, in which turn each.
+    #: Files of ``ASKED``: the signatures to ask for, each with its turn.
     asked: Sequence[Part] = ()
-    #: Files of ``SIGNATURES`` that are not asked for, although entries have them.
+    #: Files of ``SIGNATURES`` that entries have, but that are not asked for.
     over: Sequence[Part] = ()
-    #: Of the ranges that hold entries to ask for.
+    #: Positions of the ranges with entries to ask for.
     positions: Positions = field(default_factory=lambda: np.empty(0, np.int32))
-    #: Of the paths to ask for, on all branches.
+    #: Number of paths to ask for, on all branches.
     count: int = 0
-    #: Files of these.
+    #: Files of the paths to ask for (``_PATHS``).
     paths: Sequence[Part] = ()
 
     def compared(self, *, by_etag: bool) -> HeadMatches:
-        """The entries of HEAD ranges that were found to match the candidates."""
+        """The entries of HEAD ranges that match the candidates."""
         ranges = frozenset(one.range_id for one in self.heads.ranges)
         signatures = self.signatures
-        # Sizes are compared wherever etags are.
+        # Wherever etags are compared, sizes are compared as well.
         agree = by_etag and not signatures.unclear
         return HeadMatches(ranges, signatures.matches, by_etag, agree)
 
@@ -123,7 +125,7 @@ class Inquiry:
 
 
 def choose(work: SessionFolder, inquiry: Inquiry, candidates: DataFrame) -> Inquiry:
-    """Choose what to ask: signatures with fewest paths first, within the budget."""
+    """Choose the signatures to ask for: those with the fewest paths first, within the limit."""
     frames, most = work.frames, work.ctx.settings.max_served_lookups
     matches = work.read(inquiry.signatures.matches, MATCHES)
     ranked = relations.paths_of_signatures(
@@ -161,7 +163,7 @@ def choose(work: SessionFolder, inquiry: Inquiry, candidates: DataFrame) -> Inqu
 
 
 def find_paths(ctx: RunContext, inquiry: Inquiry) -> Inquiry:
-    """Find the paths of entries that may be asked for.
+    """Read the paths of the entries to ask for.
 
     Raises:
         IntegrityError: a range or a file is missing or damaged.
@@ -186,10 +188,11 @@ def _read_paths(
     unclear: Sequence[Part],
     ranges: Sequence[tuple[int, str]],
 ) -> tuple[list[Part], list[Part]]:
-    """Paths of ranges, which are read again, whatever is cached of them (``_PATHS``).
+    """Read the paths of entries from the ranges themselves; caches hold no paths.
 
-    And the signatures at paths that are no UTF-8 (``SIGNATURES``): lakeFS takes such, and cannot be
-    asked what it serves there.
+    Returns:
+        Files of ``_PATHS``; and files of ``SIGNATURES`` at paths that are not UTF-8: lakeFS accepts
+        such paths, but a request cannot name them.
     """
     artifacts, namespace = connections.open(url), connections.namespace()
     wanted = pa.concat_tables([ASKED.empty_table(), *read_parts(artifacts, asked)])
@@ -221,9 +224,9 @@ def _read_paths(
 
 
 def _signatures(sizes: pa.Array, etags: Integers, unclear: pa.Table) -> pa.Table:
-    """Every signature of each entry of a range (``SIGNATURES``, and row: its number there).
+    """Every signature of each entry of a range (``SIGNATURES``, and row: its number in the range).
 
-    ``unclear``: what entries look like whose sizes say nothing (``UNCLEAR``).
+    ``unclear``: sizes and etags of entries whose declared size proves nothing (``UNCLEAR``).
     """
     rows = np.arange(len(sizes))
     looks = pa.table({"size": sizes, "etag_hash": etags, "row": rows})
@@ -239,7 +242,7 @@ def _signatures(sizes: pa.Array, etags: Integers, unclear: pa.Table) -> pa.Table
 
 
 def _etags(namespace: StorageNamespace, entries: pa.RecordBatch) -> Integers:
-    """The hashes of etags, as ``ranges.decode`` gives them."""
+    """The hashes of etags, in the form of ``ranges.decode``."""
     etags: Integers = entries["etag_hash"].to_numpy().copy()
     types = entries["address_type"].to_numpy()
     for row in np.flatnonzero(types != AddressType.RELATIVE).tolist():
@@ -267,20 +270,20 @@ def _text(path: bytes) -> str | None:
 
 
 def ask(ctx: RunContext, inquiry: Inquiry) -> tuple[list[Part], list[Part]]:
-    """Ask lakeFS.
+    """Ask lakeFS which addresses it serves.
 
     Returns:
-        Files of ``SERVED_NAMES``: addresses, and last parts of those that nobody resolves; and
-        files of ``SIGNATURES`` that were not asked for on all their paths.
+        Files of ``SERVED_NAMES``: addresses, and last parts of addresses that cannot be resolved;
+        and files of ``SIGNATURES`` that were not asked for at all of their paths.
 
     Raises:
-        IntegrityError: a range or a file is missing or damaged, or an answer cannot be true.
+        IntegrityError: a range or a file is missing or damaged, or an answer is impossible.
         LakeFSError: lakeFS did not answer.
     """
     answers = _ask_all(ctx, inquiry, by_size=not inquiry.signatures.unclear)
     changes = sum(one.changes for one in answers)
     left_out = sum(one.left_out for one in answers)
-    # Sizes are what clients have declared: where a list lacks something, they are no proof.
+    # Clients declare sizes. If lakeFS's list lacks objects, sizes exclude no candidate.
     if left_out and changes > inquiry.staged:
         ctx.log.warning(
             "branches have staged %s objects, and lakeFS's list of these has %s: it is asked for "
@@ -298,10 +301,10 @@ def _ask_all(ctx: RunContext, inquiry: Inquiry, *, by_size: bool) -> list[_Answe
         (branch, held[np.isin(held, inquiry.positions)])
         for branch, held in inquiry.heads.of_branch.items()
     ]
-    # It is not known which branch has how many.
+    # The number of paths of each branch is not known.
     share = (inquiry.count * _PATH_S + inquiry.staged * _CHANGE_S) / max(1, len(branches))
     costs = [_DIFF_S + share for _ in branches]
-    # Tasks need nothing of what the branches hold but for their own ones.
+    # A task needs only the ranges of its own branches.
     needed = replace(inquiry, heads=HeadRanges())
     task = partial(_ask, ctx.connections, ctx.repository, needed, by_size)
     orders = bin_pack(branches, costs, TASKS)
@@ -313,13 +316,13 @@ class _Answer(NamedTuple):
 
     served: list[Part]
     unasked: list[Part]
-    #: How many additions and changes they have staged, and how many of these were not asked for.
+    #: Number of staged additions and changes, and the number of these that were not asked for.
     changes: int
     left_out: int
 
 
 class Unit(NamedTuple):
-    """Paths of one branch, in order, with the signatures for which they are asked."""
+    """Sorted paths of one branch, with the signatures for which they are asked."""
 
     branch: str
     turn: int
@@ -348,7 +351,7 @@ def _ask(
         if one.paths
     ]
     units += _units(store, inquiry.paths, branches)
-    # Threads take them in this order, so that what comes late is what is asked last.
+    # Threads take the units in this order, so the last turns are asked last.
     units.sort(key=lambda unit: unit.turn)
     ask = partial(ask_paths, client, repository, connections.namespace(), inquiry.deadline)
     answers = thread_map(ask, units, _THREADS)
@@ -391,7 +394,7 @@ def ask_paths(
     deadline: float,
     unit: Unit,
 ) -> tuple[set[str], pa.Table]:
-    """Names of what is served at the paths of a unit; and the signatures of those not asked."""
+    """The names served at the paths of a unit; and the signatures of paths not asked for."""
     page = Page(client, repository)
     served: set[str] = set()
     for number, path in enumerate(unit.paths.to_pylist()):
@@ -405,7 +408,7 @@ def ask_paths(
 
 
 def _names(namespace: StorageNamespace, address: str) -> Sequence[str]:
-    """The relative addresses that an address may mean, or its last parts if none is known."""
+    """The relative addresses that an address may mean, or its last components if unresolved."""
     try:
         return live_spellings(namespace, address)
     except UnresolvableAddressError as error:
@@ -413,7 +416,7 @@ def _names(namespace: StorageNamespace, address: str) -> Sequence[str]:
 
 
 class Page:
-    """The part of a branch that was listed last: one call answers for many paths in order."""
+    """The last listed page of a branch: one call answers for many paths in order."""
 
     def __init__(self, client: LakeFSClient, repository: str) -> None:
         self.client = client
@@ -424,11 +427,11 @@ class Page:
         self.addresses: Mapping[str, str] = {}
         self.amount = FIRST_PAGE
         self.answered = 0
-        #: Whether the branch was found to be deleted.
+        #: True if the branch was found to be deleted.
         self.is_deleted = False
 
     def address(self, branch: str, path: str) -> str | None:
-        """The physical address that lakeFS serves at a path; None where it serves nothing."""
+        """The physical address that lakeFS serves at a path; None if it serves nothing."""
         known = branch == self.branch and path > self.low
         if not (known and (self.high is None or path <= self.high)):
             self._turn(branch, path)
@@ -436,7 +439,7 @@ class Page:
         return self.addresses.get(path)
 
     def staged(self, branch: str, path: str) -> str | None:
-        """``address`` of a path that the branch's diff names: what the list lacks is asked for.
+        """``address`` of a path in the branch's diff; a path that the listing lacks is stat-ed.
 
         Raises:
             NotFoundError: the repository is not found.
@@ -447,7 +450,7 @@ class Page:
         try:
             return self.client.stat(self.repository, branch_ref(branch), path).physical_address
         except NotFoundError:
-            # Reset or deleted meanwhile: the object, or the branch with it.
+            # Reset or deleted in between: the object alone, or the whole branch.
             self.is_deleted = is_deleted(self.client, self.repository, branch)
             return None
 
@@ -467,7 +470,7 @@ class Page:
         self.addresses = {found.path: found.physical_address for found in objects}
         self.high = max(self.addresses) if has_more else None
         if has_more and (self.high is None or self.high < path):
-            # Nothing is served at this path if even the page that starts before it ends before it.
+            # The page starts before the path and goes on after it, so it must not end before it.
             raise IntegrityError(
                 f"listing branch {branch!r} after {self.low!r} skipped {path!r}: run again"
             )

@@ -1,8 +1,8 @@
-"""The ranges of metaranges, read in tasks through the cache: all of them, or those of some paths.
+"""The ranges of metaranges, read in tasks through the cache: all ranges, or those of some paths.
 
-Of commits that are not active what lies below some paths may stay, since rules of ``paths`` say so.
-Of their ranges those count whose paths, from the first to the last, can begin with what a rule
-names; that stands in a metarange, which is read for it once in the life of the repository.
+Rules of ``paths`` may keep a part of a commit that is not active. Of such a commit, a range counts
+if a path between its first and its last path can begin with the prefix of a rule. The metarange has
+these bounds; it is read for them once in the life of the repository.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache
 T = TypeVar("T")
 V = TypeVar("V")
 
-#: What is cached of metaranges: rows of ``decode.RANGES``, and with their bounds ``_BOUNDS``.
+#: Kinds of cached metaranges: rows of ``decode.RANGES``, or with bounds rows of ``_BOUNDS``.
 KIND: Final = Kind("metaranges", DECODER_VERSION, "metarange_id")
 BOUNDS_KIND: Final = Kind("metarange_bounds", DECODER_VERSION, "metarange_id")
 _BOUNDS: Final = schema(RANGES, "min_key binary, max_key binary")
-#: Rows: one for each range of each metarange, with how many entries the metarange says it holds.
+#: Rows: one for each range of each metarange, with the number of entries from the metarange.
 _NAME: Final = pa.dictionary(pa.int32(), pa.string())
 PAIRS: Final = schema([("metarange_id", _NAME)], [("range_id", _NAME)], "entries bigint")
-#: With where a range lies among those of a metarange: 0 is its begin, 1 its end.
+#: The position of a range in its metarange: 0 is the begin, 1 the end.
 _RANKED: Final = schema(RANGES, "rank bigint", [("position", pa.float64())])
-#: Rows: one for each range and each pattern that it can hold paths of, each once.
+#: Rows: one for each range and each pattern whose paths the range can hold.
 PATH_RANGES: Final = schema(RANGES, "pattern string, rank bigint")
-#: Rows: a range, and how many entries metaranges say it holds; null where none names it.
+#: Rows: a range, and its number of entries from metaranges; null if no metarange names it.
 COUNTED: Final = RANGES
-#: Work of one metarange on one core, in seconds: that is to be fetched and read, and that is not.
+#: Seconds of one core for a metarange that must be fetched, and for a cached one.
 READ_S: Final = 0.004
 CACHED_S: Final = 0.0005
 _THREADS: Final = 8
 _AT_ONCE: Final = 100
 
 
-#: The metaranges of a task: the id of each, where it is cached if it is, and a value for the task.
+#: The metaranges of a task: id, slot in the cache or None, and a value for the task.
 _Order = Sequence[tuple[str, Slot | None, V]]
 
 
 @dataclass(frozen=True)
 class RangesRead:
-    """The ranges of some metaranges, and how many of these were read and were cached before."""
+    """The ranges of metaranges, and the numbers of metaranges and of cached ones among them."""
 
-    #: range_id, entries and rank: a row for each range, about in the order of their paths, so that
-    #: those that hold the same addresses, as versions of one range do, are close by.
+    #: range_id, entries and rank: a row for each range, about in the order of paths. So ranges
+    #: that share addresses, like two versions of one range, are close to each other.
     rows: pa.Table
     metaranges: int
     cached: int
@@ -78,10 +78,10 @@ def cached_metaranges(connections: Connections) -> dict[str, Slot]:
 def pairs_of(
     ctx: RunContext, metarange_ids: Collection[str], range_ids: Collection[str] | None = None
 ) -> pa.Table:
-    """A row for each range of each metarange (``PAIRS``), its ids encoded by dictionaries.
+    """A row for each range of each metarange (``PAIRS``), with dictionary-encoded ids.
 
-    ``metarange_ids``: few, or many of which only some ranges are asked for.
-    ``range_ids``: of these ranges; None for all.
+    ``metarange_ids``: few ids, or many with few ``range_ids``: the result is held in memory.
+    ``range_ids``: the ranges to return; None for all.
 
     Raises:
         IntegrityError: a metarange is missing or damaged.
@@ -94,12 +94,12 @@ def pairs_of(
 
 
 def pairs_frame(ctx: RunContext, frames: Session, metarange_ids: Collection[str]) -> DataFrame:
-    """``metarange_id`` and ``range_id`` of each range of each metarange, however many these are.
+    """``metarange_id`` and ``range_id`` of each range of each metarange, for any number of them.
 
-    Those that are not cached are read first.
+    Metaranges that are not cached are read first.
 
     Raises:
-        IntegrityError: one is missing or damaged, or is not cached although it was read.
+        IntegrityError: a metarange is missing or damaged, or not in the cache after it was read.
     """
     cache = TableCache(ctx.connections.cache(), KIND)
     slots = cache.compact()
@@ -120,10 +120,10 @@ def pairs_frame(ctx: RunContext, frames: Session, metarange_ids: Collection[str]
 def ranges_of(
     ctx: RunContext, ranks: Mapping[str, int], without: pa.Array | None = None
 ) -> RangesRead:
-    """The ranges of metaranges: range_id, entries, and the highest rank of those that hold it.
+    """The ranges of metaranges: range_id, entries, and the highest rank of their metaranges.
 
-    ``ranks``: a number for each metarange, by its id.
-    ``without``: ids of ranges that are of no interest.
+    ``ranks``: rank of each metarange, by its id.
+    ``without``: ids of ranges to leave out.
 
     Raises:
         IntegrityError: a metarange is missing or damaged.
@@ -137,10 +137,10 @@ def ranges_of(
 def path_ranges(
     ctx: RunContext, ranks: Mapping[str, Mapping[str, int]], without: Collection[str] = frozenset()
 ) -> pa.Table:
-    """The ranges of some metaranges that can hold paths of some patterns (``PATH_RANGES``).
+    """The ranges of metaranges that can hold paths of patterns (``PATH_RANGES``).
 
-    ``ranks``: a number for each metarange, by the pattern; a range has the highest of them.
-    ``without``: ids of ranges that are of no interest, as those of active commits.
+    ``ranks``: rank of each metarange, by pattern; a range gets the highest rank.
+    ``without``: ids of ranges to leave out, such as ranges of active commits.
 
     Raises:
         IntegrityError: a metarange is missing or damaged.
@@ -159,10 +159,10 @@ def path_ranges(
 def _run(
     ctx: RunContext, kind: Kind, values: Mapping[str, V], task: Callable[[_Order[V]], pa.Table]
 ) -> tuple[list[pa.Table], int]:
-    """The answers of a task that reads metaranges, and how many of these are cached.
+    """Run a task that reads metaranges; returns its results, and the number of cached metaranges.
 
-    ``values``: what the task needs to know of each, by its id; those in one file go together, so
-    that it is read once.
+    ``values``: a value for the task, by metarange id. A task gets all metaranges in one file of
+        the cache, to read it once.
     """
     ids = sorted(values.keys() - {""})
     slots = TableCache(ctx.connections.cache(), kind).compact() if ids else {}
@@ -206,9 +206,9 @@ def _read_ranked(
 
 
 def _positions(of_rows: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
-    """The place of each row among those of its metarange, from 0 on, below 1.
+    """The position of each row in its metarange, from 0 to below 1.
 
-    ``of_rows``: of each row the number of its metarange; those of one follow each other.
+    ``of_rows``: number of the metarange of each row; rows of one metarange are consecutive.
     """
     rows = np.bincount(of_rows)
     begins = np.cumsum(rows) - rows
@@ -231,12 +231,12 @@ def _read_paths(connections: Connections, order: _Order[Mapping[str, int]]) -> p
 
 
 def may_hold(prefix: bytes, first: bytes, last: bytes) -> bool:
-    """Return whether a path between two others, or one of these, can begin with a prefix."""
+    """Return whether a path from ``first`` to ``last``, inclusive, can begin with the prefix."""
     return first[: len(prefix)] <= prefix <= last
 
 
 def _highest(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Each range once, of each pattern, with the highest rank that it has in some tables."""
+    """Each range once per pattern, with its highest rank in the tables."""
     rows = pa.concat_tables([schema.empty_table(), *tables])
     values = [name for name in schema.names if name in {"entries", "rank", "position"}]
     keys = [name for name in schema.names if name not in values]
@@ -248,10 +248,10 @@ def _highest(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
 def _batches(
     connections: Connections, order: _Order[V]
 ) -> Iterator[tuple[pa.Table, pa.Array, list[tuple[str, V]]]]:
-    """The rows of several metaranges, some at a time, so that few files are held.
+    """The rows of metaranges in batches, so that memory is bounded and few files are held.
 
     Yields:
-        Rows (``RANGES``); of each row the number of its metarange; and these with their values.
+        Rows (``RANGES``), the number of the metarange of each row, and id and value of each.
     """
     tables = _read(connections, KIND, _decode, order)
     while some := _take(tables, KIND.file_rows):
@@ -262,7 +262,7 @@ def _batches(
 
 
 def _take(tables: Iterator[tuple[pa.Table, T]], at_least: int) -> list[tuple[pa.Table, T]]:
-    """The next tables that have so many rows together, or the last ones."""
+    """The next tables with at least so many rows together, or all that remain."""
     found, rows = list[tuple[pa.Table, T]](), 0
     for table in tables:
         found.append(table)
@@ -278,7 +278,7 @@ def _read(
     decode: Callable[[bytes, str], pa.Table],
     order: _Order[V],
 ) -> Iterator[tuple[pa.Table, tuple[str, V]]]:
-    """Contents of metaranges, with the id and the value of each; what is not cached is read."""
+    """Contents of metaranges, with id and value of each; those not cached are fetched."""
     get = connections.fetch_table
 
     def decoded(ids: Sequence[str]) -> Iterator[Decoded]:
@@ -310,15 +310,15 @@ def each_once(rows: pa.Table) -> pa.Table:
 
 
 def uncounted(range_ids: Iterable[str]) -> pa.Table:
-    """Ranges of which nobody says how many entries they hold (``COUNTED``)."""
+    """Ranges with an unknown number of entries (``COUNTED``)."""
     return table_of(((range_id, None) for range_id in range_ids), COUNTED)
 
 
 def require_in_full(connections: Connections, table_id: str, data: bytes) -> None:
-    """Require that a file is what an answer had: only real damage may be passed over.
+    """Require that ``data`` is the whole file: only a damaged file may be passed over.
 
     Raises:
-        IntegrityError: the answer was cut, or the file is another one now.
+        IntegrityError: the answer was cut, or the file has changed.
     """
     store, key = connections.store(), f"_lakefs/{table_id}"
     if len(data) != store.head(key).size or store.get(key) != data:

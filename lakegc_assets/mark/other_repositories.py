@@ -1,7 +1,7 @@
 """Reads of each other repository of the server: staged addresses, HEADs, tables.
 
-Only what lies there is read, never changed, and nothing in it is believed to be complete unless it
-shows: the metarange of every commit that a branch leads to must be in the store's listing.
+The repositories are read, never changed. A listing counts as complete only with proof: the store's
+listing must have the metarange of every commit that can be reached from a branch.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from lakegc_assets.run.table_cache import Decoded, Kind, TableCache, by_file
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
-#: What is cached of commits: those that were read for one state of a repository.
+#: Kind of cached commits: the commits that were read for one state of a repository.
 _KIND: Final = Kind("commits", 1, "look")
-#: What was seen of other repositories, in the cache of the one that is collected.
+#: Folder of facts about other repositories, in the cache of the collected one.
 _OTHERS: Final = "others/"
 _SEEN: Final = f"{_OTHERS}v1-{DECODER_VERSION}/"
 _COMMITS: Final = schema(
@@ -50,37 +50,37 @@ class Other:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the repository."""
         return self.repository.id
 
     def is_same(self, listed: Repository) -> bool:
-        """True if a list means this very repository, and not one made anew under its name."""
+        """True for this very repository; False for one that was made anew under its name."""
         mine = (self.name, self.repository.storage_namespace, self.repository.creation_date)
         return mine == (listed.id, listed.storage_namespace, listed.creation_date)
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables below ``_lakefs/`` of a repository, and those that its commits need."""
+    """Tables below ``_lakefs/`` of a repository, and the tables that its commits need."""
 
-    #: Digest of these tables and of the HEADs.
+    #: Digest of the list of tables and of the HEADs.
     state: str
-    #: Of all commits that a branch leads to; none where the last run has seen this very state.
+    #: Metaranges of all commits reachable from branches; empty if ``naming`` is recorded.
     metaranges: frozenset[str]
-    #: Where it has, the ranges that name something in the namespace in question; else None.
+    #: Ranges that name objects of the namespace, if recorded for this very state; else None.
     naming: Sequence[str] | None
 
 
 def others_of(ctx: RunContext) -> list[Other]:
-    """The other repositories that could name objects of this one, by their names.
+    """The other repositories that could name objects of this one, sorted by name.
 
-    lakeFS lets a repository name objects in its own kind of store only; others are left out, and so
-    are those that ``ignored_repositories`` names.
+    A repository can name objects in its own kind of store only, so repositories in other kinds of
+    stores are left out. ``ignored_repositories`` are left out as well.
 
     Raises:
-        IntegrityError: the list lacks the very repository that is collected, or one that an earlier
-            run has read and that may be there: lakeFS lists only what the user may see.
-        ConfigurationError: a namespace cannot be read.
+        IntegrityError: the list lacks the collected repository, or one that an earlier run has read
+            and that may still exist: lakeFS lists only repositories that the user may see.
+        ConfigurationError: the URL of a namespace cannot be parsed.
     """
     found: list[Other] = []
     listed: set[str] = set()
@@ -110,13 +110,13 @@ def others_of(ctx: RunContext) -> list[Other]:
 
 
 def heads_of(client: LakeFSClient, other: Other) -> dict[str, str]:
-    """HEAD of every branch; none of a bare repository.
+    """HEAD of every branch; empty for a bare repository.
 
     Raises:
         IntegrityError: the list lacks the default branch, which exists.
     """
     heads = listed_heads(client, other.name)
-    # A repository that was made bare has no branches at first.
+    # A repository that was created bare has no branches at first.
     missing = {other.repository.default_branch} - heads.keys()
     require_gone("branch", other.name, missing, client.branch)
     return heads
@@ -124,10 +124,10 @@ def heads_of(client: LakeFSClient, other: Other) -> dict[str, str]:
 
 @reads_tables
 def staged_addresses(client: LakeFSClient, other: Other, branch: str) -> Iterator[str]:
-    """The full addresses that lakeFS serves where a branch has staged something.
+    """The full addresses that lakeFS serves at staged paths of a branch.
 
     Raises:
-        IntegrityError: an answer is not whole.
+        IntegrityError: an answer is incomplete.
     """
     page = Page(client, other.name)
     found = (page.staged(branch, path) for path in changed_paths(client, other.name, branch))
@@ -137,12 +137,12 @@ def staged_addresses(client: LakeFSClient, other: Other, branch: str) -> Iterato
 def tables_of(
     client: LakeFSClient, other: Other, heads: Mapping[str, str], cache: ObjectStore
 ) -> Tables:
-    """The tables of a repository, as they are listed now.
+    """The tables of a repository, from a new listing.
 
-    ``heads``: of its branches.
+    ``heads``: HEADs of its branches.
 
     Raises:
-        IntegrityError: a table is not listed that a commit needs; or the log is damaged.
+        IntegrityError: the listing lacks a table that a commit needs, or the log is damaged.
     """
     ids, _ = listed_files(other.connections.store())
     seen = [other.connections.namespace_url, sorted(ids), sorted(set(heads.values()))]
@@ -167,19 +167,19 @@ def tables_of(
 
 
 def record_naming(cache: ObjectStore, other: Other, state: str, naming: Sequence[str]) -> None:
-    """Remember which ranges of a repository name something, in a state of its tables and HEADs."""
+    """Record the ranges of a repository that name objects, for one state of tables and HEADs."""
     data = json.dumps([state, sorted(naming)]).encode()
     cache.put(f"{_SEEN}{other.name}.json", _with_digest(data))
 
 
 def _names_read(cache: ObjectStore) -> set[str]:
-    """The repositories that earlier runs have read, those of earlier versions, too."""
+    """The repositories that earlier runs have read; also runs of earlier versions."""
     keys = (info.key for info in cache.infos(_OTHERS))
     return {key.rpartition("/")[2].removesuffix(".json") for key in keys}
 
 
 def _recorded(cache: ObjectStore, name: str, state: str) -> list[str] | None:
-    """The ranges that name something, if they are recorded completely for this very state."""
+    """The recorded ranges that name objects; None unless recorded completely for this state."""
     try:
         data = cache.get(f"{_SEEN}{name}.json")
     except ObjectNotFoundError:
@@ -199,7 +199,7 @@ def _with_digest(data: bytes) -> bytes:
 
 
 def _known_commits(cache: ObjectStore) -> dict[str, Commit]:
-    """Commits with all that is behind them; none where that cannot be said of one."""
+    """Cached commits; empty if an ancestor of one is not cached."""
     known: dict[str, Commit] = {}
     tables = TableCache(cache, _KIND)
     for file, slots in by_file(tables.compact().values()):
@@ -221,7 +221,7 @@ def _write_commits(cache: ObjectStore, state: str, read: Mapping[str, Commit]) -
 
 
 def _behind(commits: Mapping[str, Commit], heads: Iterable[str]) -> set[str]:
-    """The commits that can be reached from some, by all parents."""
+    """The commits that can be reached from the HEADs, by all parents."""
     found: set[str] = set()
     waiting = list(heads)
     while waiting:

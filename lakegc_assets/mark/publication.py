@@ -1,14 +1,14 @@
-"""The mark in the repository's own namespace, where lakeFS's tools and rclone look for it.
+"""Publishes the mark in the repository's namespace, where lakeFS's tools and rclone look for it.
 
-``_lakefs/retention/gc/unified/<id>/deleted/*.parquet`` (one column ``address``), lists in text (one
-relative address a line) and, when all of these have been read back, ``summary.json``: a mark
-without its summary never happened. What lakeFS's older collectors sweep from follows only then, so
-that a try that was killed leaves nothing that anybody could sweep.
+The files are ``_lakefs/retention/gc/unified/<id>/deleted/*.parquet`` (one column ``address``),
+lists in text (one relative address per line), and ``summary.json``. The summary is written after
+all lists have been read back: a mark without a summary does not count. Only then follow the files
+from which lakeFS's older collectors sweep. So a killed try leaves nothing that a tool could sweep.
 
-The two collectors before the unified one had one folder each, and the commands that people keep,
-rclone's above all, name them: so lists in text are there for every mark that could be looked for
-there. Lists in Parquet are what those collectors sweep from, so a mark of both kinds has none
-there: it can be swept at one place only.
+Each of the two collectors before the unified one had its own folder, and users keep commands
+(rclone's above all) that name these folders. So each mode writes lists in text to the folders where
+its mark may be looked for. Those collectors sweep from lists in Parquet. So a mark of both kinds
+has no Parquet lists there: it can be swept in one place only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
 
 _GC: Final = "_lakefs/retention/gc/"
-#: Keys of files as they are named here; Spark's have a UUID in their names.
+#: Keys of files with names of our form; names of Spark's files contain a UUID.
 OURS: Final = re.compile(r"(?:.*/)?(?:part-\d{5,}\.(?:snappy\.parquet|txt)|summary\.json)")
 
 
@@ -53,18 +53,18 @@ def reports_folder(run: str) -> str:
 
 @dataclass(frozen=True)
 class Forms:
-    """Further forms of a mark, besides the Parquet lists and the summary of its own folder."""
+    """Further files of a mark, besides the Parquet lists and the summary in its own folder."""
 
-    #: Folders of its lists in text, and of copies of its Parquet lists.
+    #: Folders of lists in text, and of copies of the Parquet lists.
     texts: tuple[str, ...]
     copies: tuple[str, ...]
-    #: Keys of copies of its summary, and of its list in CSV.
+    #: Keys of copies of the summary, and of the list in CSV.
     summaries: tuple[str, ...]
     csv: str | None = None
 
 
 def forms(run: str, mode: Mode, publish: Publish) -> Forms:
-    """The forms of a mark."""
+    """The further files of a mark, by its mode and the ``publish`` setting."""
     committed, uncommitted = mode != "uncommitted", mode != "committed"
     older = f"{_GC}uncommitted/{run}/"
     texts = [f"{mark_folder(run)}deleted.text/"]
@@ -77,7 +77,7 @@ def forms(run: str, mode: Mode, publish: Publish) -> Forms:
         "committed": (f"{_GC}addresses/mark_id={run}/",),
         "uncommitted": (f"{older}deleted/",),
     }
-    # Start and last read slice, as lakeFS's design of optimized runs wants them.
+    # The summary has the start and the last read slice, as lakeFS's design of optimized runs asks.
     summaries = (f"{older}summary.json",) if uncommitted else ()
     if publish == "unified":
         return Forms(tuple(texts), copies[mode], summaries)
@@ -87,19 +87,19 @@ def forms(run: str, mode: Mode, publish: Publish) -> Forms:
 
 
 def left_behind(store: ObjectStore, run: str, publish: Publish) -> list[str]:
-    """Keys that an attempt left of a mark whose id nobody else has used, in any mode.
+    """Keys that an unfinished attempt wrote for a mark id, in any mode.
 
     Returns:
         Keys, relative to the namespace.
 
     Raises:
-        RefusedError: another collector wrote something under this id.
+        RefusedError: another collector wrote a file under this id.
     """
     folders = (
         f"{_GC}addresses/mark_id={run}/",
         f"{_GC}addresses.text/mark_id={run}/",
         f"{_GC}uncommitted/{run}/",
-        # Ours is written after the summary of a mark, and is never left behind.
+        # Our own report is written after the summary, so an unfinished attempt has none.
         *([reports_folder(run)] if publish == "sgc" else []),
         mark_folder(run),
     )
@@ -118,10 +118,10 @@ def left_behind(store: ObjectStore, run: str, publish: Publish) -> list[str]:
     return keys
 
 
-#: Rows of a file of a published mark, at most.
+#: Maximum number of rows in a file of a published mark.
 ROWS_PER_FILE = 200_000
 _PARQUET = ".snappy.parquet"
-#: Work on one core, in seconds, to read one of them.
+#: Seconds of one core to read such a file.
 _READ_S = 0.1
 
 
@@ -137,7 +137,7 @@ class Summary:
     num_deleted_objects: int
 
     def to_bytes(self) -> bytes:
-        """As it is stored."""
+        """The summary as JSON, as it is stored."""
         return json.dumps(self.__dict__, separators=(",", ":")).encode()
 
 
@@ -165,10 +165,10 @@ def read_summary(store: ObjectStore, run: str) -> Summary | None:
 
 
 def require_unused(store: ObjectStore, run: str, publish: Publish) -> None:
-    """Refuse a mark id under which something was published, by us or by lakeFS's collector.
+    """Refuse a mark id under which we or lakeFS's collector published a mark.
 
     Raises:
-        RefusedError: it is in use.
+        RefusedError: the id is in use.
     """
     if read_summary(store, run) is not None:
         raise RefusedError(
@@ -179,13 +179,13 @@ def require_unused(store: ObjectStore, run: str, publish: Publish) -> None:
 
 
 def begin(store: ObjectStore, summary: Summary, publish: Publish) -> bool:
-    """Make room for the lists of a mark.
+    """Remove the lists of unfinished tries, so that the lists of a mark can be written.
 
     Returns:
-        Whether they are to be written; not if an earlier try published this very mark.
+        True if the lists are to be written; False if an earlier try published this very mark.
 
     Raises:
-        IntegrityError: what a try left that was killed cannot be removed.
+        IntegrityError: a file of a killed try cannot be removed.
         RefusedError: another mark has this id.
     """
     folder = mark_folder(summary.run_id)
@@ -196,7 +196,7 @@ def begin(store: ObjectStore, summary: Summary, publish: Publish) -> bool:
                 f"mark id {summary.run_id!r} is in use in {store.url}/{folder} by another mark"
             )
         return False
-    # A try that was killed may have left lists of other candidates: no one may ever sweep them.
+    # A killed try may have left lists of other candidates: no tool may ever sweep them.
     left = left_behind(store, summary.run_id, publish)
     failed = [o for o in store.delete_many(left) if o.refused]
     if failed:
@@ -208,18 +208,18 @@ def begin(store: ObjectStore, summary: Summary, publish: Publish) -> bool:
 
 
 def files_of(rows: int) -> int:
-    """The number of files for the addresses of some candidates; at least one."""
+    """The number of files for the addresses of ``rows`` candidates; at least one."""
     return max(1, -(-rows // ROWS_PER_FILE))
 
 
 def write_lists(
     store: ObjectStore, run: str, texts: Sequence[str], number: int, addresses: pa.Array
 ) -> None:
-    """Write some addresses of a mark; writing them again changes nothing.
+    """Write addresses of a mark; a repeated call writes the same files.
 
-    ``store``: of the repository.
+    ``store``: the store of the repository.
     ``texts``: folders of the lists in text.
-    ``number``: of the first of their ``files_of`` files.
+    ``number``: number of the first of the ``files_of`` files.
     ``addresses``: relative to the namespace.
     """
     for file in range(files_of(len(addresses))):
@@ -235,16 +235,16 @@ def write_lists(
 def finish(
     ctx: RunContext, digest: str, summary: Summary, forms: Forms, *, written: bool
 ) -> list[str]:
-    """Read the lists of a mark back, write its summary, and then what older collectors sweep from.
+    """Verify the lists of a mark, write its summary, then the files for older collectors.
 
-    ``digest``: the ``KeyDigest`` of the candidates, as their manifest has it.
-    ``written``: whether this try wrote the lists; else the summary is there.
+    ``digest``: the ``KeyDigest`` of the candidates, from their manifest.
+    ``written``: true if this try wrote the lists; else the summary exists already.
 
     Returns:
         Keys of the files, relative to the namespace, the summary last.
 
     Raises:
-        IntegrityError: what was written does not read back as it should.
+        IntegrityError: a list differs from the candidates, or a file from what was written.
         RefusedError: another process published a mark under this id.
     """
     store = ctx.connections.store()
@@ -268,7 +268,7 @@ def finish(
 
 
 def _parts(store: ObjectStore, folder: str) -> list[str]:
-    """The names of the lists in a folder, without what their formats add."""
+    """The names of the lists in a folder, without the suffixes of their formats."""
     lists = [info.key for info in store.infos(folder) if info.key.endswith(_PARQUET)]
     return [key.removeprefix(folder).removesuffix(_PARQUET) for key in lists]
 
@@ -282,7 +282,7 @@ def _read(body: bytes) -> pa.Array:
 
 
 def _verify(ctx: RunContext, forms: Forms, parts: Sequence[str], digest: str) -> None:
-    """Read the published addresses back."""
+    """Read the published lists, and compare their addresses with the digest of the candidates."""
     seconds = [_READ_S * (1 + len(forms.texts))] * len(parts)
     task = partial(_digest_of, ctx.connections, ctx.run, forms)
     what, most = "read the published lists back", ctx.settings.address_num_partitions
@@ -309,7 +309,7 @@ def _digest_of(connections: Connections, run: str, forms: Forms, parts: Sequence
 
 
 def _copy(ctx: RunContext, forms: Forms, parts: Sequence[str]) -> None:
-    """Copy the Parquet lists of a published mark to where older collectors sweep from."""
+    """Copy the Parquet lists of a published mark to the folders of older collectors."""
     if forms.copies:
         seconds = [_READ_S * len(forms.copies)] * len(parts)
         task = partial(_copy_parts, ctx.connections, ctx.run, forms)
@@ -327,9 +327,9 @@ def _copy_parts(connections: Connections, run: str, forms: Forms, parts: Sequenc
 
 
 def _write_csv(store: ObjectStore, lists: str, parts: Sequence[str], key: str) -> None:
-    """Write all addresses of a published mark to one list, as the standalone collector does.
+    """Write all addresses of a published mark to one list, in the standalone collector's form.
 
-    Values are quoted, and the name of the column is not; a quote within is two.
+    Values are quoted, the column name is not; a quote in a value is doubled.
     """
 
     def pieces() -> Iterator[bytes]:
@@ -338,7 +338,7 @@ def _write_csv(store: ObjectStore, lists: str, parts: Sequence[str], key: str) -
             quoted = pc.replace_substring(_read(store.get(lists.format(part))), '"', '""')
             yield "".join(f'"{address}"\n' for address in quoted.to_pylist()).encode()
 
-    # It may not fit into memory: the lists are read once for its size, and once to be sent.
+    # The list may not fit into memory: it is generated once for its size, and once for the upload.
     size, digest = _measured(pieces())
     store.put_stream(key, pieces(), size)
     with suppress(ObjectNotFoundError), store.stream(key) as read:
@@ -348,7 +348,7 @@ def _write_csv(store: ObjectStore, lists: str, parts: Sequence[str], key: str) -
 
 
 def _measured(pieces: Iterable[bytes]) -> tuple[int, str]:
-    """Size in bytes and SHA-256 of some pieces."""
+    """Size in bytes and SHA-256 of a sequence of pieces."""
     size, digest = 0, hashlib.sha256()
     for piece in pieces:
         size += len(piece)
@@ -357,7 +357,7 @@ def _measured(pieces: Iterable[bytes]) -> tuple[int, str]:
 
 
 def _require_same(store: ObjectStore, key: str, body: bytes) -> None:
-    """Raise IntegrityError where an object is not what was written."""
+    """Raise IntegrityError if an object differs from what was written."""
     try:
         same = store.get(key) == body
     except ObjectNotFoundError:

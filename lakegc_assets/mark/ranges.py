@@ -1,9 +1,10 @@
-"""The entries of ranges, as hashes of the addresses that they keep alive, through the cache.
+"""The entries of ranges as hashes of the addresses that they keep alive, through the cache.
 
-Each entry has a row for every relative address that it may mean: the hash of the address, and the
-size and the hash of the etag, by which an upload is known that it may shadow (0 for an etag that
-says nothing about the content: no MD5, or given by another store); and the folders of its path.
-What is not cached is decoded by tasks; then relations read the cache itself, which is a dataset.
+An entry has a row for every relative address that it may mean. A row has the hash of the address,
+the size, the hash of the etag, and the folders of the path. Size and etag show an upload that the
+entry may shadow. The etag hash is 0 for an etag that says nothing about the content: it is no MD5,
+or another store gave it. Tasks decode ranges that are not cached. Then relations read the cache
+itself, which is a dataset.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache, forge
 
 R = TypeVar("R")
 
-#: What is cached of ranges, and its columns.
+#: Kind of cached ranges, and its columns.
 KIND: Final = Kind("ranges", DECODER_VERSION, "range_id", file_rows=2_000_000)
 ROWS: Final = schema(
     f"{KIND.id_column} string, hash bigint, size bigint, etag_hash bigint",
     # The outermost folders of the path, with a slash at the end; empty at the root.
     "folder string",
 )
-#: Work on one core, in seconds: to fetch a range, to decode an entry, to read a cached one.
+#: Seconds of one core to fetch a range, to decode an entry, and to read a cached entry.
 _FETCH_S: Final = 0.02
 _DECODE_S: Final = 1.5e-6
 CACHED_S: Final = 3e-8
@@ -51,9 +52,9 @@ class Wanted(NamedTuple):
     """A range to read."""
 
     range_id: str
-    #: How many it holds, by the metarange's word; None where nobody says.
+    #: Number of entries, from the metarange; None if no metarange names the range.
     entries: int | None
-    #: Where it is cached; None where it is not.
+    #: Place in the cache; None if the range is not cached.
     slot: Slot | None
 
 
@@ -65,16 +66,16 @@ def cached_ranges(connections: Connections) -> dict[str, Slot]:
 def cache_ranges(
     ctx: RunContext, ranges: pa.Table, *, strict: bool = True
 ) -> tuple[dict[str, Slot], dict[str, IntegrityError]]:
-    """Decode those of some ranges that are not cached, in tasks, and cache them.
+    """Decode the ranges that are not cached, in tasks, and cache them.
 
-    ``ranges``: range_id and entries; these are null where no metarange names the range.
+    ``ranges``: range_id and entries; entries are null if no metarange names the range.
     ``strict``: whether a damaged range is an error; else it is noted, and the others are read.
 
     Returns:
-        Slots of the ranges, and what is wrong with those that are damaged.
+        Slots of the ranges, and the errors of damaged ranges, by range id.
 
     Raises:
-        IntegrityError: a range is missing or damaged, is not known in full, or was not read.
+        IntegrityError: a range is missing, damaged, incomplete, or was not read.
     """
     slots = TableCache(ctx.connections.cache(), KIND).compact() if ranges.num_rows else {}
     all_wanted = wanted(ranges, slots)
@@ -102,7 +103,7 @@ def read_into_cache(
     strict: bool,  # noqa: FBT001 - given to tasks by its place
     ranges: Sequence[Wanted],
 ) -> tuple[dict[str, Slot], dict[str, IntegrityError]]:
-    """Decode ranges and put them into the cache: where each is there, and which are damaged."""
+    """Decode ranges into the cache; returns their slots, and the errors of damaged ranges."""
     damaged: dict[str, IntegrityError] = {}
     cache = TableCache(connections.cache(), KIND)
     decoded = _decode(connections, ranges, None if strict else damaged)
@@ -110,25 +111,25 @@ def read_into_cache(
 
 
 def wanted(ranges: pa.Table, slots: Mapping[str, Slot]) -> list[Wanted]:
-    """Ranges (range_id, entries) with the places where they are cached."""
+    """Ranges (range_id, entries) with their slots in the cache."""
     columns = (ranges[name].to_pylist() for name in ("range_id", "entries"))
     return [Wanted(i, entries, slots.get(i)) for i, entries in zip(*columns, strict=True)]
 
 
 def seconds(one: Wanted) -> float:
-    """About how much work a range is, on one core."""
+    """Estimated seconds of one core to read a range."""
     if one.slot is not None:
         return one.slot.rows * CACHED_S
-    # A range without a metarange is taken for one of lakeFS's usual size.
+    # A range without a metarange is assumed to have lakeFS's usual size.
     return _FETCH_S + (50_000 if one.entries is None else one.entries) * _DECODE_S
 
 
 def run_on_ranges(
     ctx: RunContext, what: str, task: Callable[[list[Wanted]], R], ranges: Sequence[Wanted]
 ) -> list[R]:
-    """Run a task for ranges; those in one file of the cache go together: it is read once.
+    """Run a task for ranges; a task gets all ranges in one file of the cache, to read it once.
 
-    A task has some that follow each other, for what several of these name it writes once.
+    A task gets consecutive ranges: it writes an address once that several of these name.
     """
     files: dict[str, list[Wanted]] = {}
     for one in ranges:
@@ -146,12 +147,12 @@ def read_entries(
     columns: Sequence[str],
     damaged: dict[str, IntegrityError] | None = None,
 ) -> Iterator[tuple[Decoded, bool]]:
-    """Some columns of some ranges, and whether each was cached; the others are decoded and cached.
+    """Read columns of ranges; true beside a cached range. Other ranges are decoded and cached.
 
-    ``damaged``: takes what is wrong with a range that cannot be read, in place of an error.
+    ``damaged``: receives the error of a range that cannot be read; None to raise the error.
 
     Raises:
-        IntegrityError: a range is missing, damaged, or not of the length that its metarange says.
+        IntegrityError: a range is missing, damaged, or differs in length from its metarange.
     """
     of_ids = {one.range_id: one for one in ranges}
     slots = {i: one.slot for i, one in of_ids.items() if one.slot is not None}
@@ -170,7 +171,7 @@ def require_length(connections: Connections, one: Wanted, entries: int) -> None:
     """Require that a range holds as many entries as its metarange says.
 
     Raises:
-        IntegrityError: it does not.
+        IntegrityError: the numbers differ.
     """
     if one.entries not in {None, entries}:
         raise IntegrityError(
@@ -182,10 +183,10 @@ def require_length(connections: Connections, one: Wanted, entries: int) -> None:
 def require_whole(
     connections: Connections, one: Wanted, rows: int, facts: Mapping[str, Any]
 ) -> None:
-    """Require that a range is known in full.
+    """Require that all entries of a range are known.
 
     Raises:
-        IntegrityError: it is not.
+        IntegrityError: entries are missing.
     """
     entries = facts["entries"]
     require_length(connections, one, entries)
@@ -232,10 +233,10 @@ def decode(
     entries: pa.RecordBatch,
     folders: pa.DictionaryArray | None = None,
 ) -> Decoded:
-    """Decode the columns of a range that are cached.
+    """Convert the entries of a range into the columns of the cache.
 
-    ``entries``: as ``decode_range`` gives them.
-    ``folders``: of their paths; without them the rows have none.
+    ``entries``: from ``decode_range``.
+    ``folders``: of the entries' paths; None leaves the column out.
     """
     addresses = entries["address"]
     usual = are_plain(addresses, entries["address_type"]).to_numpy(zero_copy_only=False)
@@ -252,9 +253,9 @@ def decode(
         if not known:
             unresolved.update(spellings)
         if not known or not spellings:
-            # The etag of another store, which a copy in this one keeps, says nothing here.
+            # Another store gave this etag, and a copy in this store keeps it: it says nothing here.
             etags[index] = 0
-        # What is outside has a row, too: by its size it may be shadowed by an upload.
+        # An object outside also has a row: an upload may be served in its place, known by its size.
         spellings = spellings or [address]
         spelled += spellings
         indices += [int(index)] * len(spellings)
@@ -279,15 +280,15 @@ def decode(
 def range_frame(
     ctx: RunContext, frames: Session, ranges: pa.Table, columns: Sequence[str]
 ) -> DataFrame:
-    """The entries of some ranges, all of them and no others, as a data frame.
+    """The entries of ranges, all of these ranges and no others, as a data frame.
 
-    What is not cached is decoded first, and so is what is damaged in the cache.
+    Ranges that are not cached, or that are damaged in the cache, are decoded first.
 
-    ``ranges``: range_id and entries; these are null where no metarange names the range.
-    ``columns``: of ``ROWS``; ``hash`` is as ``hashing.HASHES`` has it.
+    ``ranges``: range_id and entries; entries are null if no metarange names the range.
+    ``columns``: of ``ROWS``; ``hash`` has the type of ``hashing.HASHES``.
 
     Raises:
-        IntegrityError: a range is missing or damaged, or is not known in full.
+        IntegrityError: a range is missing, damaged or incomplete.
     """
     return _frame(ctx, frames, columns, lambda: cache_ranges(ctx, ranges)[0])[0]
 
@@ -295,7 +296,7 @@ def range_frame(
 def cached_frame(
     ctx: RunContext, frames: Session, range_ids: Collection[str], columns: Sequence[str]
 ) -> tuple[DataFrame, frozenset[str]]:
-    """The entries of those of some ranges that are cached, and which these are; none is decoded.
+    """The entries of cached ranges among ``range_ids``, and the ids of these; none is decoded.
 
     Raises:
         IntegrityError: the cache is damaged again and again.
@@ -311,9 +312,9 @@ def cached_frame(
 def _frame(
     ctx: RunContext, frames: Session, columns: Sequence[str], find: Callable[[], Mapping[str, Slot]]
 ) -> tuple[DataFrame, frozenset[str]]:
-    """Entries in the cache, and of which ranges; found again where a file of it is damaged."""
+    """Cached entries and the ids of their ranges; ``find`` runs again after damage in the cache."""
     cache = TableCache(ctx.connections.cache(), KIND)
-    # When the frame is computed it is too late to decode anew what is damaged.
+    # A lazy engine computes the frame later, when damaged ranges cannot be decoded any more.
     late = frames.compares_late(ctx.connections.cache_url)
     most = ctx.settings.address_num_partitions
     forget = partial(forget_damaged, ctx.tasks, ctx.connections, KIND, most=most)

@@ -1,11 +1,12 @@
 """Objects of this namespace that other repositories of the server name by full addresses.
 
-An import, or a client that stages an address, lets one repository name an object of another, and
-lakeFS reports neither. So every other repository is read: what its branches have staged first, what
-is below its ``_lakefs/`` behind that, so that what is committed meanwhile is seen as one or the
-other; and the list of repositories until it has nothing new. All of its ranges count at first.
-Only where one names something in here are its active commits asked for, and then theirs count, and
-those that no commit has: an import writes them minutes to hours before it commits them.
+After an import, or when a client stages an address, a repository may name an object of another
+repository. lakeFS does not report that, so every other repository is read: first the staged objects
+of its branches, then its ``_lakefs/``. So an object that is committed in between is seen staged or
+committed. The list of repositories is read again until it has no new ones. At first all ranges of a
+repository count. Only if a range names an object of this namespace, lakeFS is asked for the active
+commits. Then the ranges of active commits count, and the ranges that no commit has: an import
+writes those minutes to hours before it commits them.
 """
 
 from __future__ import annotations
@@ -66,16 +67,16 @@ V = TypeVar("V")
 
 COMMITTED: Final = "committed"
 STAGED: Final = "staged"
-#: Rows: an object of this namespace, the repository that names it, and whether in a commit.
+#: Rows: an object of this namespace, a repository that names it, and ``committed`` or ``staged``.
 REFERENCES: Final = schema(
     "address string not null, repository string not null, held string not null"
 )
 _THREADS: Final = 8
 #: Branches of one repository that are read at a time.
 _BRANCHES: Final = 4
-#: Staged addresses that are held at a time.
+#: Maximum number of staged addresses in memory.
 _AT_ONCE: Final = 50_000
-#: How often the list of repositories may have grown before the run stops.
+#: Number of reads of the list of repositories; if it still has new ones, the run stops.
 _LISTS: Final = 10
 
 
@@ -91,18 +92,18 @@ class References:
     parts: Sequence[Part] = ()
     #: Files of the hashes of their addresses.
     hashes: Sequence[Part] = ()
-    #: Last path components of full addresses that nobody can place.
+    #: Last path components of full addresses that cannot be resolved.
     unresolved: AbstractSet[str] = frozenset()
-    #: How many addresses each repository names, for all that were read; what several tasks found,
-    #: staged and in commits say, counts for each.
+    #: Number of addresses that each repository names, for all that were read. An address counts
+    #: again for each task that found it, and once more if it is both staged and committed.
     counts: Mapping[str, int] = field(default_factory=dict)
-    #: Names of those that the settings exclude.
+    #: Names of repositories that the settings exclude.
     ignored: Sequence[str] = ()
-    #: Sentences about files of theirs that cannot be read, and that nothing names.
+    #: Sentences about unreadable files that nothing names.
     passed_over: Sequence[str] = ()
 
     def __add__(self, other: References) -> References:
-        """Both together."""
+        """The union of both."""
         counts = Counter(self.counts)
         counts.update(other.counts)
         return References(
@@ -116,7 +117,7 @@ class References:
 
 
 def sentence(repository: str, held: str) -> str:
-    """Why an object stays that another repository names."""
+    """The reason why an object stays that another repository names."""
     where = "a commit" if held == COMMITTED else "what it has staged"
     return f"repository {repository!r} names it by its full address, in {where}"
 
@@ -128,14 +129,14 @@ def read_references(
     start: datetime,
     unread: list[str] | None = None,
 ) -> References:
-    """Read what other repositories name of this one.
+    """Read the objects of this namespace that other repositories name.
 
-    ``start``: of the run, against which ages of commits are taken.
-    ``unread``: takes why a repository cannot be read, in place of an error.
+    ``start``: start of the run; ages of commits are computed for it.
+    ``unread``: receives the reason why a repository cannot be read; None to raise an error.
 
     Raises:
-        UnreadableRepositoryError: one of them cannot be read; which, and why.
-        IntegrityError: the list of repositories is not whole, or does not come to rest.
+        UnreadableRepositoryError: a repository cannot be read; the message has name and reason.
+        IntegrityError: the list of repositories is incomplete, or never stops growing.
     """
     read_other = partial(_or_error, partial(_read_other, ctx))
     read: list[tuple[Other, References | LakegcError]] = []
@@ -176,12 +177,12 @@ def read_references(
             if unread is None:
                 raise error from outcome
             unread.append(str(error))
-        # Else it was deleted while it was read, or is being deleted, and keeps nothing alive.
+        # Else the repository was deleted meanwhile, or is being deleted: it keeps nothing alive.
     return found
 
 
 def _how_far(ctx: RunContext, now: Sequence[str], others: int) -> str:
-    """Progress of reading other repositories; the first and the last of ``now`` count."""
+    """Progress of reading other repositories, from the length and the last item of ``now``."""
     which = f" ({len(now) - 1:,} of {others:,})" if len(now) > 1 else ""
     return (
         f"reading what {counted(others, 'other repository', 'other repositories')} of the server "
@@ -191,7 +192,7 @@ def _how_far(ctx: RunContext, now: Sequence[str], others: int) -> str:
 
 
 def _or_error(read: Callable[[V], T], of: V) -> T | LakegcError:
-    """The answer, or the error: of repositories that are read at a time one may fail for itself."""
+    """The result, or the error: a failure must not end the reads of other repositories."""
     try:
         return read(of)
     except LakegcError as error:
@@ -223,7 +224,7 @@ def _read_other(ctx: RunContext, other: Other) -> _Reads:
 
 @dataclass(frozen=True)
 class _Reading:
-    """Reads what another repository names, and writes it."""
+    """Reads the references of another repository, and writes them."""
 
     ctx: RunContext
     artifacts: ObjectStore
@@ -233,10 +234,10 @@ class _Reading:
     seen: _Reads
 
     def read(self) -> References:
-        """References of the repository.
+        """Read and write the references of the repository.
 
         Raises:
-            LakegcError: it cannot be read.
+            LakegcError: the repository cannot be read.
         """
         ranges, passed = self._ranges()
         url = self.artifacts.url
@@ -249,7 +250,7 @@ class _Reading:
 
     @cached_property
     def _there(self) -> RunContext:
-        """The run as it reads the tables of the other repository."""
+        """The context of the run with the connections of the other repository."""
         return self.ctx.at(self.ctx.client, self.other.connections)
 
     def _run(self, what: str, task: Callable[[list[Wanted]], T], ranges: pa.Table) -> list[T]:
@@ -259,7 +260,7 @@ class _Reading:
         return run_on_ranges(self.ctx, what, task, found)
 
     def _ranges(self) -> tuple[pa.Table, list[str]]:
-        """The ranges whose references count (range_id, entries), and what was passed over."""
+        """The ranges whose references count (range_id, entries), and sentences on unread files."""
         recorded, passed = self.seen.tables.naming, dict[str, IntegrityError]()
         if recorded is not None:
             naming = uncounted(recorded)
@@ -267,28 +268,27 @@ class _Reading:
             naming, passed = self._naming()
         liveness = self._liveness if naming.num_rows else None
         if liveness is not None and liveness.rules is not None:
-            # All active ones: some may have been committed since then.
+            # All active ranges: some may have been committed after ``naming`` was recorded.
             naming = pa.concat_tables([self._active(liveness), self._uncommitted(liveness, naming)])
-        # Else all that is there counts.
+        # Else all ranges of the repository that name an object count.
         return naming, passed_over(passed)
 
     def _naming(self) -> tuple[pa.Table, dict[str, IntegrityError]]:
-        """The ranges that name something, or cannot be read; and files that nothing names.
+        """Ranges that name an object here or cannot be read; and files that nothing names.
 
         Raises:
-            IntegrityError: the metarange of a commit cannot be read, so that nobody knows its
-                ranges.
+            IntegrityError: the metarange of a commit cannot be read, so its ranges are unknown.
         """
         other, tables = self.other, self.seen.tables
         found = live_ranges(self._there, tables.metaranges, every=True, strict=False)
         task = partial(_naming, self.ctx.connections.namespace(), other)
         named = self._run(f"read ranges of {other.name}", task, found.ranges)
         damaged = {i: error for _, errors in named for i, error in errors.items()}
-        # What a metarange names may name anything, until it turns out that no active commit has it.
+        # A range of a metarange may name anything, until it turns out to be in no active commit.
         naming = {i for ids, _ in named for i in ids} | (damaged.keys() - found.lone)
         passed = {**found.passed_over, **{i: damaged[i] for i in damaged.keys() & found.lone}}
         if passed:
-            # Not recorded: what is restored is to be read.
+            # Not recorded: a range that is restored later must be read.
             self._require_no_metarange(passed)
         else:
             record_naming(self.ctx.connections.cache(), other, tables.state, sorted(naming))
@@ -296,9 +296,9 @@ class _Reading:
         return found.ranges.filter(which).cast(COUNTED), passed
 
     def _require_no_metarange(self, passed: Mapping[str, IntegrityError]) -> None:
-        """Raise what is wrong with a metarange that is passed over, and that a commit has.
+        """Raise the error of a metarange that is passed over although a commit has it.
 
-        No branch leads to that commit: it is tagged, or only lakeFS's own list names it.
+        No branch leads to that commit: a tag or lakeFS's list of active commits names it.
         """
         if self._liveness is not None:
             commits = self._liveness.commits
@@ -320,20 +320,21 @@ class _Reading:
         """The ranges of active commits."""
         ids = liveness.active_metaranges()
         ranges = live_ranges(self._there, ids, every=False).ranges.cast(COUNTED)
-        # Of a range that can hold something below a path of rules all counts.
+        # Every entry of a range counts if the range can hold paths of a rule.
         whole = frozenset(ranges["range_id"].to_pylist())
         below = path_ranges(self._there, liveness.path_metaranges(), whole)
         return pa.concat_tables([ranges, each_once(below)]) if below.num_rows else ranges
 
     @cached_property
     def _liveness(self) -> Liveness | None:
-        """The commits of a repository, tagged ones active too; None where they are not listed."""
+        """The repository's commits, tagged ones also active; None if they cannot be listed."""
         other = self.other
         if other.repository.read_only or not self.seen.has_default_branch:
             return None
-        # As of no run: those of a wave have one id, and its mark there may know what no other does.
+        # Without a run id: runs of a wave share one id, so this repository's mark in the wave has
+        # the id, too. It may know commits that no other mark knows.
         ctx = replace(self._there, repository=other.name, run="")
-        # What its own marks keep by rules that lakeFS does not have stays readable, too.
+        # Commits that its own marks keep by ``retain`` stay readable, too.
         manifests: dict[str, Manifest] = {}
         marks = latest_marks(ctx, manifests).marks
         retain = ctx.settings.retained | recorded_retain(one.manifest.facts for one in marks)
@@ -349,7 +350,7 @@ class _Reading:
 def _read(
     namespace: StorageNamespace, other: Other, ranges: Sequence[Wanted]
 ) -> Iterator[tuple[str, Inside]]:
-    """Objects of a namespace that each of some ranges of another repository names."""
+    """Objects of the namespace that each range of another repository names."""
     count = 0
     for name, found in read_full(other.connections, ranges, namespace):
         yield name, inside(namespace, found)
@@ -364,7 +365,7 @@ def _read(
 def _naming(
     namespace: StorageNamespace, other: Other, ranges: Sequence[Wanted]
 ) -> tuple[list[str], dict[str, IntegrityError]]:
-    """Ranges that name something inside, or something that nobody can place; and damaged ones."""
+    """Ranges that name objects inside, or unresolvable addresses; and damaged ranges."""
 
     def read(some: Sequence[Wanted]) -> list[str]:
         found = _read(namespace, other, some)
@@ -372,17 +373,17 @@ def _naming(
 
     parts, damaged = isolate(read, ranges)
     for one, error in damaged:
-        # Others are read again, since a metarange names them.
+        # Damaged ranges that a metarange names are read again later.
         if one.entries is None:
             _require_damaged(other.connections, one.range_id, error)
     return list(chain.from_iterable(parts)), {one.range_id: error for one, error in damaged}
 
 
 def _require_damaged(connections: Connections, range_id: str, error: IntegrityError) -> None:
-    """Require that a range is damaged, and not only an answer about it.
+    """Require that a range is damaged, and not only the answer that was read.
 
     Raises:
-        IntegrityError: it is not, or it is gone.
+        IntegrityError: the range is sound, or it is gone.
     """
     data, url = connections.fetch_table(range_id), connections.table_url(range_id)
     try:

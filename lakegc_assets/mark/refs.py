@@ -1,4 +1,4 @@
-"""Reads branches, tags and commits as lakeFS returns them, with proof that nothing was cut."""
+"""Reads branches, tags and commits of lakeFS, and proves that no answer was cut."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakegc_assets.retention.commits import Commit
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
-#: What to do where nothing is at a place to which lakeFS wrote.
+#: Advice for a location of lakeFS's at which this process finds no object.
 LOOKED_ELSEWHERE: Final = (
     "correct endpoint, region, account or local_root of the store, so that both look at the same "
     "place. If they do, lakeFS has changed the name of the namespace where it wrote them, as it "
@@ -35,11 +35,11 @@ _METARANGE_ID: Final = re.compile(r"([0-9a-f]{64})?")
 def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ()) -> dict[str, str]:
     """HEAD of every branch, hidden ones too, with proof that the list was not cut.
 
-    ``known``: branches that were there earlier; each that is not listed any more is asked for.
+    ``known``: branches that existed earlier; lakeFS is asked for each one that the list lacks.
 
     Raises:
-        IntegrityError: the default branch, which lakeFS never deletes, or a branch that still
-            exists is not in the list.
+        IntegrityError: the list lacks the default branch, which lakeFS never deletes, or a branch
+            that still exists.
     """
     heads = listed_heads(client, repository)
     default = client.repository(repository).default_branch
@@ -53,7 +53,7 @@ def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ())
 
 
 def listed_heads(client: LakeFSClient, repository: str) -> dict[str, str]:
-    """HEAD of every branch, hidden ones too, of a list that may have none."""
+    """HEAD of every branch, hidden ones too; accepts an empty list."""
     return _read_all(
         lambda last: {b.id: b.commit_id for b in client.branches(repository, after=last)}
     )
@@ -62,10 +62,10 @@ def listed_heads(client: LakeFSClient, repository: str) -> dict[str, str]:
 def read_tags(client: LakeFSClient, repository: str, known: Iterable[str] = ()) -> dict[str, str]:
     """Commit of every tag.
 
-    ``known``: tags that were there earlier; each that is not listed any more is asked for.
+    ``known``: tags that existed earlier; lakeFS is asked for each one that the list lacks.
 
     Raises:
-        IntegrityError: a tag that still exists is not in the list.
+        IntegrityError: the list lacks a tag that still exists.
     """
     tags = _read_all(lambda last: {t.id: t.commit_id for t in client.tags(repository, after=last)})
     require_gone("tag", repository, set(known) - tags.keys(), client.tag)
@@ -73,9 +73,10 @@ def read_tags(client: LakeFSClient, repository: str, known: Iterable[str] = ()) 
 
 
 def _read_all(read: Callable[[str], dict[str, str]]) -> dict[str, str]:
-    """All commits by name: a list that the server ends early looks like a whole one.
+    """All commits by name, from as many reads as needed.
 
-    So it is asked for again behind the last name until nothing new follows.
+    A list that the server ends early looks complete. So each read starts after the last name, until
+    one returns nothing new.
     """
     found: dict[str, str] = {}
     last = ""
@@ -88,7 +89,7 @@ def _read_all(read: Callable[[str], dict[str, str]]) -> dict[str, str]:
 def require_gone(
     kind: str, repository: str, names: Iterable[str], ask: Callable[[str, str], object]
 ) -> None:
-    """Raise IntegrityError where a branch or tag exists that a list lacks."""
+    """Raise IntegrityError if a branch or tag exists although a list lacks it."""
     for name in names:
         try:
             ask(repository, name)
@@ -108,7 +109,7 @@ def read_commits_csv(
     """The list of active commits that lakeFS wrote: metarange id by commit id.
 
     Raises:
-        IntegrityError: it is missing, not complete, not in lakeFS's form, or lists a commit twice.
+        IntegrityError: the list is missing, cut, not in lakeFS's form, or has a commit twice.
     """
     key = namespace.relative(location)
     if key is None:
@@ -161,16 +162,16 @@ def load_commits(
     *,
     by_name: bool = True,
 ) -> dict[str, Commit]:
-    """Every commit that can be reached from some commits, by all parents.
+    """Every commit that can be reached from the roots, by all parents.
 
-    Main ancestries are read page by page until they meet what is known. Each commit's id is
-    computed again from its content, so that the metarange it names is the one it was made with.
+    Main ancestries are read page by page until a known commit. Each commit's id is computed again
+    from its content: this proves that the commit was made with the metarange that it names.
 
-    ``roots``: ids of the commits to begin with, HEADs first.
-    ``known``: commits that were read before, with all that can be reached from them; left out.
-        They are read, too, where what was cherry-picked can be proven by no other.
-    ``read``: gets them as they come, for progress.
-    ``by_name``: that of ``LakeFSClient.commit``.
+    ``roots``: commit ids, HEADs first.
+    ``known``: commits that were read before with all their ancestors; they are left out. They are
+        read again if a cherry-picked commit can be proven in no other way.
+    ``read``: receives the commits one by one, for progress.
+    ``by_name``: see ``LakeFSClient.commit``.
 
     Raises:
         IntegrityError: a parent is missing, or a commit's content does not match its id.
@@ -180,7 +181,7 @@ def load_commits(
     waiting = deque(roots)
     changed: list[ApiCommit] = []
     while waiting:
-        # HEADs before what was merged: their logs have most of it.
+        # HEADs come before merged commits: the log of a HEAD has most of them.
         ref = waiting.popleft()
         if ref in commits or ref in known:
             continue
@@ -189,7 +190,7 @@ def load_commits(
                 if found.id in commits or found.id in known:
                     break
                 if is_changed(found):
-                    # What it was made of may come later.
+                    # The commit from which it was picked may come later.
                     changed.append(found)
                     commits[found.id] = _commit(found)
                 else:
@@ -210,7 +211,7 @@ def load_commits(
         origins = ((one.id, one.committer) for one in commits.values())
         made = as_picked(told, chain(origins, product(known, committers)))
         if made is None and known:
-            # The known ones come without committers: those are read with them.
+            # Known commits come without committers, so they are read again with them.
             commits.clear()
             return load_commits(client, repository, roots, read=commits, by_name=by_name)
         commits[told.id] = _checked(repository, made or told)

@@ -1,6 +1,6 @@
-"""Store DF - Committed DF - Uncommitted DF: what may be a candidate, who held it, what came back.
+"""Store DF - Committed DF - Uncommitted DF, the holders of candidates, and revived objects.
 
-Hashes only ever keep objects: two addresses with one hash make a dead object look alive.
+A hash can only keep an object: if two addresses share a hash, a dead object looks alive.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from lakegc_assets.mark.addresses import UNNAMEABLE
 from lakegc_assets.mark.signature_relations import UNVERIFIED
 from lakegc_assets.run.pins import PINNED
 
-#: An etag of an upload in parts.
+#: Etag of a multipart upload.
 MULTIPART: Final = r"^[0-9a-fA-F]{32}-[0-9]+$"
 AMBIGUOUS: Final = "a full address that cannot be resolved ends like it"
 CONTROL: Final = "its name has a line break or another control character"
 NOT_SEEN: Final = "uploaded in parts, and not seen before the cutoff"
-#: What an upload through lakeFS's S3 gateway is kept in until it is completed: Google's store, and
-#: at the root of a namespace local storage, where lakeFS unites whichever parts are left by then.
+#: Names of upload parts that lakeFS's S3 gateway writes until the upload is completed: on Google's
+#: store, and at the root of a namespace on local storage. lakeFS unites all parts that still exist.
 _PART_NAME: Final = r"\.(multipart|part_[0-9]+(_[0-9]+)*)\z|\A[0-9a-f]{32}-[0-9]{5,}\z"
-#: How long before the cutoff such an object may have been written.
+#: Time before the cutoff within which an object named like an upload part is spared.
 UPLOAD_TIME: Final = timedelta(days=7)
 UPLOADING: Final = "named like a part of an upload, which may still go on"
-#: As clients of Iceberg catalogs name the files of a table. lakeFS's own names have no ending, and
-#: the metadata of such a table may name what no entry does.
+#: File names that clients of Iceberg catalogs give to the files of a table. lakeFS's own names have
+#: no file extension. The metadata of such a table may name a file that no entry names.
 _TABLE_FILE: Final = (
     r"\.metadata\.json(\.gz)?\z|"
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[^/]*\.(avro|orc|parquet|puffin|stats)\z"
@@ -37,10 +37,10 @@ _TABLE_FILE: Final = (
 OF_TABLE: Final = "named like a file of an Iceberg table, which no entry has to name"
 TWICE: Final = "the inventory report names it more than once"
 SAME_HASH: Final = "its hash is that of an address that another repository names"
-#: Why an object is a candidate.
+#: Reasons of candidates.
 EXPIRED: Final = "expired"
 UNREFERENCED: Final = "unreferenced"
-#: From here on a reason is no proof that an object is needed.
+#: Lowest rank of a reason that does not prove that an object is needed; see ``_doubt``.
 _DOUBTED: Final = 2
 
 
@@ -48,16 +48,16 @@ _DOUBTED: Final = 2
 def dead_hashes(
     store: DataFrame, committed: DataFrame, uncommitted: DataFrame, cutoff: datetime
 ) -> DataFrame:
-    """Store DF - Committed DF - Uncommitted DF: the hashes of what no live set holds.
+    """Store DF - Committed DF - Uncommitted DF: the hashes of objects that no live set holds.
 
     Args:
-        store: what is listed (``LISTING``).
+        store: listed objects (``LISTING``).
         committed: hashes of the addresses that active commits hold.
         uncommitted: hashes of the addresses that are staged on any branch.
-        cutoff: only what was written before it can be a candidate.
+        cutoff: only an object that was written before it can be a candidate.
 
     Returns:
-        hash: of rows of ``store`` that lie where lakeFS writes objects, as often as they do.
+        hash: of rows of ``store`` in the places where lakeFS writes objects; duplicates stay.
     """
     hashes = _old(store, cutoff).select("hash")
     return hashes.join(committed, "hash", "left_anti").join(uncommitted, "hash", "left_anti")
@@ -67,12 +67,12 @@ def dead_hashes(
 def candidates(store: DataFrame, dead: DataFrame, cutoff: datetime) -> DataFrame:
     """Semi-join: the rows of Store DF whose hash is dead.
 
-    Apart from ``dead_hashes``, so that whole rows need not be moved for what stays.
+    Separate from ``dead_hashes``, so that Spark need not shuffle whole rows of live objects.
 
     Args:
-        store: what is listed (``LISTING``).
-        dead: hash, as ``dead_hashes`` gives it for the same cutoff.
-        cutoff: only what was written before it can be a candidate.
+        store: listed objects (``LISTING``).
+        dead: hash, from ``dead_hashes`` for the same cutoff.
+        cutoff: only an object that was written before it can be a candidate.
     """
     return _old(store, cutoff).join(dead, "hash", "left_semi")
 
@@ -83,9 +83,9 @@ def _old(store: DataFrame, cutoff: datetime) -> DataFrame:
 
 @relation
 def without_swept(store: DataFrame, swept: Sequence[DataFrame]) -> DataFrame:
-    """Listed objects, without those that sweeps (address, outcome) have deleted since.
+    """Listed objects without the objects that later sweeps (address, outcome) have deleted.
 
-    In one join: an optimized run may follow hundreds of sweeps.
+    One join covers all sweeps: an optimized run may follow hundreds of them.
     """
     if not swept:
         return store
@@ -103,23 +103,23 @@ def judged(
     uploading_since: datetime,
     twice: DataFrame | None = None,
 ) -> DataFrame:
-    """Candidates so far, with the first reason why each is spared; null where there is none.
+    """Unreferenced objects, with the first reason why each is spared; null where there is none.
 
-    An upload in parts carries the time at which it began, so it ages from the first finished
-    listing that saw it. Where its parts are objects, they are needed until it ends. What is named
-    like a file of an Iceberg table may be needed by one.
+    A multipart upload carries the time at which it began. So its age counts from the first finished
+    listing that saw it. Where its parts are objects, lakeFS needs them until the upload ends. An
+    Iceberg table may need an object that is named like one of its files.
 
     Args:
-        unreferenced: the candidates so far (``LISTING``).
-        unresolved: last path components (last_part) of live addresses that nobody can place.
-        seen: address and etag of the uploads in parts that each listing before the cutoff had.
-        pins: address and why of what was restored, and is to stay for a while; each once.
+        unreferenced: old objects that no live set holds (``LISTING``).
+        unresolved: last path components (last_part) of live addresses that cannot be resolved.
+        seen: address and etag of the multipart uploads in each listing before the cutoff.
+        pins: address and why of restored objects that must stay for a while; each once.
         uploading_since: ``UPLOAD_TIME`` before the cutoff of the mark.
-        twice: hashes of what a report names more than once, as ``named_twice`` gives them, so that
-            nobody can tell which of the rows is true; None without a report.
+        twice: hashes of objects that an inventory report names more than once, from
+            ``named_twice``: it is unknown which row is true. None without a report.
 
     Returns:
-        The rows, as often as they are there, with one column more: ``why``.
+        The rows of ``unreferenced``, duplicates included, with the column ``why`` added.
     """
     is_doubled = F.lit(False)
     if twice is not None:
@@ -129,14 +129,14 @@ def judged(
     doubtful = unresolved.select("last_part", F.lit(True).alias("ambiguous")).distinct()
     columns = [name for name in unreferenced.columns if name != "doubled"]
     named = unreferenced.withColumn("last_part", F.element_at(F.split("address", "/"), -1))
-    # Before the joins: behind them SQLFrame may take the address for that of the pins.
+    # Before the joins: after them SQLFrame may take the address column of the pins instead.
     recent = F.col("last_modified") >= F.lit(uploading_since)
     named = named.withColumn("uploading", F.col("address").rlike(_PART_NAME) & recent)
     named = named.withColumn("of_table", F.col("address").rlike(_TABLE_FILE))
     marked = named.join(doubtful, "last_part", "left")
     marked = marked.join(pins.withColumnRenamed("why", "pinned"), "address", "left")
     marked, known = _seen_before(marked, seen)
-    # A dollar would also stand before a line break at the end, in Java.
+    # In Java, a dollar also matches before a line break at the end of the text.
     in_parts = F.col("etag").rlike(MULTIPART.replace("$", r"\z"))
     why = (
         F.when(is_doubled, F.lit(TWICE))
@@ -151,7 +151,7 @@ def judged(
 
 
 def _seen_before(rows: DataFrame, seen: Sequence[DataFrame]) -> tuple[DataFrame, Column]:
-    """Rows beside the uploads that each listing had; and a column that says whether one had it."""
+    """Join the uploads of earlier listings; also a column: true if any listing has the row."""
     known = F.lit(False)
     for number, one in enumerate(seen):
         name = f"seen_{number}"
@@ -169,7 +169,7 @@ def not_spared(judged: DataFrame) -> DataFrame:
 
 @relation
 def spared(judged: DataFrame) -> DataFrame:
-    """Judged candidates that are spared, with the reason (address, why), each once."""
+    """Spared candidates with the reason (address, why), each once."""
     return judged.where(F.col("why").isNotNull()).select("address", "why").distinct()
 
 
@@ -181,9 +181,9 @@ def without_spared(objects: DataFrame, spared: DataFrame) -> DataFrame:
 
 @relation
 def listing_totals(store: DataFrame, cutoff: datetime) -> DataFrame:
-    """Counts and bytes of what is listed: all of it, what lies elsewhere, and what is too young.
+    """Counts and bytes of listed objects: all, those outside ``data/``, and those too young.
 
-    One row; null where a sum is of nothing.
+    Returns one row; a sum over no rows is null.
     """
     young = F.col("in_place") & (F.col("last_modified") >= F.lit(cutoff))
 
@@ -207,22 +207,22 @@ def counts_by_reason(rows: DataFrame) -> DataFrame:
 
 @relation
 def duplicates(rows: DataFrame, most: int) -> DataFrame:
-    """Addresses that stand in more than one row (address, times): so many of them at most."""
+    """Addresses in more than one row (address, times); at most ``most`` of them."""
     times = F.count(F.lit(1)).alias("times")
     return rows.groupBy("address").agg(times).where("times > 1").limit(most)
 
 
 @relation
 def in_order(marked: DataFrame) -> DataFrame:
-    """Marked DF in the order of the addresses, so that a store can list each stretch of it."""
+    """Marked DF sorted by address, so that each file covers one key range of the store."""
     return marked.orderBy("address")
 
 
 @relation
 def named_twice(rows: DataFrame) -> DataFrame:
-    """Hashes that stand in more than one row: of objects that are named more than once.
+    """Hashes that occur in more than one row: their objects are named more than once.
 
-    Two objects with one hash look like one that is named twice, and stay.
+    Two objects that share a hash look like one object that is named twice, and are spared.
     """
     times = rows.groupBy("hash").agg(F.count(F.lit(1)).alias("times"))
     return times.where("times > 1").select("hash")
@@ -233,12 +233,12 @@ def lacked(rows: DataFrame, others: DataFrame, before: datetime) -> DataFrame:
     """Number and bytes of rows written before a time that are missing from other rows.
 
     Args:
-        rows: ``LISTING``; an object that stands there more than once counts as often.
-        others: the same.
-        before: a time.
+        rows: ``LISTING``; duplicates count each time.
+        others: the other rows, also ``LISTING``.
+        before: only rows written before this time count.
 
     Returns:
-        One row: objects, bytes, and the first address as an example, which is null without any.
+        One row: objects, bytes, and the first missing address as an example (null without any).
     """
     old = rows.where(F.col("last_modified") < F.lit(before)).select("address", "size")
     found = old.join(others.select("address"), "address", "left_anti")
@@ -249,24 +249,24 @@ def lacked(rows: DataFrame, others: DataFrame, before: datetime) -> DataFrame:
     )
 
 
-# Holders of objects among commits. A range is a row (range_id, rank): of the commits that hold it
-# the last one's rank. An entry is a row (range_id, hash): an address that a range names.
+# Holders of objects among commits. A range is a row (range_id, rank); its rank is the highest rank
+# of the commits that hold the range. An entry is a row (range_id, hash): an address in a range.
 
 
 @relation
 def last_holders(
     objects: DataFrame, entries: DataFrame, ranges: DataFrame, commits: DataFrame
 ) -> DataFrame:
-    """The last of some commits that held each object: that of the highest rank.
+    """The last commit that held each object: the holder with the highest rank.
 
     Args:
-        objects: hash, ...: those that are asked for.
-        entries: range_id, hash: what ranges name, those of other commits too.
-        ranges: range_id, rank: those of the commits, each once.
+        objects: hash, ...: the objects in question.
+        entries: range_id, hash: entries of ranges; may include ranges of other commits.
+        ranges: range_id, rank: the ranges of the commits, each once.
         commits: rank, commit_id, branch.
 
     Returns:
-        hash, commit_id, branch: of each object that one of the commits held.
+        hash, commit_id, branch: one row for each object that a commit held.
     """
     held = entries.join(ranges.select("range_id", "rank"), "range_id")
     held = held.join(objects.select("hash"), "hash", "left_semi")
@@ -276,15 +276,15 @@ def last_holders(
 
 @relation
 def with_holders(objects: DataFrame, holders: DataFrame) -> DataFrame:
-    """Objects with the commit and the branch that held each; null where none did."""
+    """Objects with the commit and the branch that held each; null without such a commit."""
     return objects.join(holders.select("hash", "commit_id", "branch"), "hash", "left")
 
 
 @relation
 def with_reasons(dead: DataFrame, holders: DataFrame) -> DataFrame:
-    """Candidates with their reason: ``expired`` where a commit held one, else ``unreferenced``.
+    """Candidates with their reason: ``expired`` if a commit held them, else ``unreferenced``.
 
-    The columns of ``dead``, and commit_id, branch, reason; in the order of the addresses.
+    Returns the columns of ``dead`` with commit_id, branch and reason, sorted by address.
     """
     held = dead.join(holders.select("hash", "commit_id", "branch"), "hash", "left")
     reason = F.when(F.col("commit_id").isNull(), F.lit(UNREFERENCED)).otherwise(F.lit(EXPIRED))
@@ -311,23 +311,23 @@ def held_by_expired(entries: DataFrame, active: DataFrame) -> DataFrame:
 
 @relation
 def with_hashes(rows: DataFrame, objects: DataFrame) -> DataFrame:
-    """Semi-join: the rows whose hash one of the objects has."""
+    """Semi-join: the rows that share a hash with one of the objects."""
     return rows.join(objects.select("hash"), "hash", "left_semi")
 
 
 @relation
 def ranges_with_hashes(entries: DataFrame, objects: DataFrame) -> DataFrame:
-    """The distinct ids of the ranges with an entry whose hash one of the objects has."""
+    """The distinct ids of the ranges with an entry that shares a hash with one of the objects."""
     return with_hashes(entries, objects).select("range_id").distinct()
 
 
 @relation
 def named_by_expired(named: DataFrame, held: DataFrame) -> DataFrame:
-    """The addresses of O, each once and in order.
+    """The addresses of O, each once, sorted.
 
     Args:
-        named: address, hash: what ranges name, as often as they do.
-        held: hash, ...: O, as ``held_by_expired`` gives it.
+        named: address, hash: entries of ranges; duplicates are allowed.
+        held: hash, ...: O, from ``held_by_expired``.
     """
     only_b = named.join(held.select("hash"), "hash", "left_semi")
     return only_b.select("address").distinct().orderBy("address")
@@ -343,17 +343,17 @@ def came_back(
     unresolved: Sequence[DataFrame],
     named: Sequence[DataFrame],
 ) -> DataFrame:
-    """Marked DF ∩ live: what came back to life since it was marked, and why.
+    """Marked DF ∩ live: the objects that came back to life after the mark, with the reason.
 
     Args:
-        marked: some of what the mark names.
-        live: hashes of addresses that are alive now, and why they are; several of these.
-        unresolved: last path components (last_part) of live addresses that nobody can place.
-        named: address and why of what is to stay by its very name.
+        marked: objects of the mark, or a part of them.
+        live: pairs: hashes of addresses that are alive now, and the reason.
+        unresolved: last path components (last_part) of live addresses that cannot be resolved.
+        named: address and why of objects that are spared by name.
 
     Returns:
-        address, size and why, each address once, and whether it is certain that it is alive: that
-        comes before a doubt, or a pin, which may name what is not there.
+        address, size, why and certain; each address once. ``certain`` is true if the object is
+        surely alive. Sure reasons precede doubts and pins: a pin may name a missing object.
     """
     objects = marked.select("address", "hash", "size")
     found = [
@@ -381,6 +381,6 @@ def came_back(
 
 
 def _doubt(why: Column) -> Column:
-    """The rank of a reason: the lower, the surer it tells that and by whom an object is needed."""
+    """The rank of a reason; the lowest rank is the surest proof that an object is needed."""
     doubtful = why.isin(AMBIGUOUS, UNVERIFIED) | why.startswith(PINNED)
     return F.when(doubtful, F.lit(_DOUBTED)).when(why == SAME_HASH, F.lit(1)).otherwise(F.lit(0))

@@ -1,4 +1,4 @@
-"""Stage 6, ``gc_report``: publishes the mark, and says why each object goes and what it frees."""
+"""Stage 6, ``gc_report``: publishes the mark, with the reasons and bytes of its objects."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from lakegc_assets.wording import counted
 ASSET: Final = "gc_report"
 _LARGEST: Final = 20
 _DAY: Final = 86_400
-#: Work on one core, in seconds, to count and to publish a candidate.
+#: Seconds of one core to count and publish a candidate.
 _ROW_S: Final = 3e-6
 BREAKDOWN: Final = schema("dimension string, key string, objects bigint, bytes bigint")
 
-#: Address, size, reason, and the commit that held it last or None.
+#: Address, size, reason, and the last commit that held it, or None.
 Largest = tuple[str, int, str, str | None]
 _TOP: Final = ["address", "size", "reason", "commit_id"]
-#: Of the candidates of one task: rows of ``BREAKDOWN`` with values in place of labels, the largest
-#: ones, and the digest of all.
+#: Result of one task: rows of ``BREAKDOWN`` with raw keys in place of labels, the largest
+#: candidates, and the digest of all candidates.
 _Counted = tuple[pa.Table, list[Largest], KeyDigest]
 
 
@@ -60,8 +60,8 @@ def report(ctx: RunContext) -> Manifest:
 
     Raises:
         RefusedError: a blocking check failed or was not run, the mark id is in use, or another
-            version found the candidates, which spares something else.
-        IntegrityError: the candidates are not what their manifest says.
+            version found the candidates, and spares other objects.
+        IntegrityError: the candidates differ from their manifest.
     """
     started = ctx.clocks.now()
     ctx = ctx.connect()
@@ -130,13 +130,13 @@ def _paths(
         commits = {address: commit for address, _, _, commit in largest if commit}
         return paths_of(ctx, attempt, commits)
     except LakegcError as error:
-        # A report without paths is a report all the same.
+        # The report is complete without the paths.
         ctx.log.warning("the largest objects are shown without their paths: %s", error)
         return {}
 
 
 def _undo(ctx: RunContext, store: ObjectStore) -> str:
-    """The ways to undo a sweep of the mark, by the settings; the sweep probes them by itself."""
+    """The ways to undo a sweep, from the settings; the sweep itself probes the store."""
     recovery = with_trash(store.recovery(), ctx.settings.trash_lifetime)
     return whether_undone(recovery, ctx.settings.backup_url)
 
@@ -152,10 +152,10 @@ def _ignored(others: Mapping[str, Any]) -> list[str]:
 def _figures(
     ctx: RunContext, chain: Mapping[str, Manifest], requests: int
 ) -> dict[str, int | float]:
-    """Figures of the whole mark, under names that stay as they are.
+    """Figures of the whole mark; their names never change.
 
     ``chain``: manifests of the stages before this one.
-    ``requests``: that the checks have sent.
+    ``requests``: number of requests that the checks have sent.
     """
     candidates = chain["deletion_candidates"].facts
     seconds = ctx.clocks.now() - chain["store_listing"].started
@@ -187,7 +187,7 @@ def _count_parts(
     start: datetime,
     parts: Sequence[tuple[int, Part]],
 ) -> _Counted:
-    """Count candidates; write their lists, those in text to ``texts``, unless that is None."""
+    """Count candidates and write their lists; lists in text to ``texts``, or no lists for None."""
     artifacts, store = connections.open(url), connections.store()
     totals = [BREAKDOWN.empty_table()]
     largest: list[Largest] = []
@@ -216,8 +216,8 @@ def _largest(rows: Iterable[Largest]) -> list[Largest]:
 
 
 def dimensions_of(rows: pa.Table, start: datetime) -> dict[str, pa.Array | pa.ChunkedArray]:
-    """The values by which each candidate is counted, as texts, by dimension."""
-    # All of these are older than the run, so that whole numbers are rounded down.
+    """The key of each candidate in each dimension, as text, by dimension."""
+    # All candidates are older than the run, so the division rounds down.
     seconds = pc.divide(rows["last_modified"].cast(pa.int64()), 1_000_000)
     days = pc.divide(pc.subtract(int(start.timestamp()), seconds), _DAY)
     slices = pc.extract_regex(rows["address"].combine_chunks(), r"^data/(?P<slice>[^/]+)/")
@@ -230,13 +230,13 @@ def dimensions_of(rows: pa.Table, start: datetime) -> dict[str, pa.Array | pa.Ch
 
 
 def _held(rows: pa.Table) -> pa.ChunkedArray:
-    """The branch that held each candidate last, behind a slash; ``unreferenced`` for none."""
+    """A slash and the branch that held each candidate last; ``unreferenced`` for none."""
     branch = pc.binary_join_element_wise("", pc.fill_null(rows["branch"], ""), "/")
     return pc.if_else(pc.equal(rows["reason"], "unreferenced"), "unreferenced", branch)
 
 
 def _longest_rules(attempt: AttemptArtifacts, active: Manifest) -> Mapping[str, Any] | None:
-    """The rules of lakeFS, with the days of branches that other rules give, as JSON."""
+    """The rules of lakeFS, with the days of branches from ``retain``, as JSON."""
     rules: Mapping[str, Any] | None = active.facts["rules"]
     retain = Retain.parse(active.facts.get("retain"))
     if rules is None or not retain.branches:
@@ -246,7 +246,7 @@ def _longest_rules(attempt: AttemptArtifacts, active: Manifest) -> Mapping[str, 
 
 
 def rule_in_words(rules: Mapping[str, Any] | None, held: str | None) -> str:
-    """The rule that let a candidate expire, in words."""
+    """The rule by which a candidate expired, in words."""
     if held is None or not held.startswith("/"):
         return "unreferenced"
     if rules is None:
@@ -259,7 +259,7 @@ def rule_in_words(rules: Mapping[str, Any] | None, held: str | None) -> str:
 
 
 def _slice_age(start: datetime, name: str | None) -> int | None:
-    """Whole days since a slice was begun; None for what is in no slice."""
+    """Whole days since a slice was begun; None for no slice."""
     begun = None if name is None else slice_time(name)
     return None if begun is None else max(0, int((start - begun).total_seconds() // _DAY))
 
@@ -275,7 +275,7 @@ def _summed(totals: Sequence[pa.Table]) -> pa.Table:
 def _breakdown(
     counted: Sequence[pa.Table], start: datetime, rules: Mapping[str, Any] | None
 ) -> list[tuple[str, str, int, int]]:
-    """The totals with what people call each value, in the order of the dimensions."""
+    """The totals with a readable label for each key, in the order of the dimensions."""
     meaning: dict[str, Callable[[Any], str | int | None]] = {
         "reason": str,
         "branch rule": partial(rule_in_words, rules),
@@ -295,7 +295,7 @@ def _breakdown(
 
 
 def _place(key: str | int | None) -> tuple[int, str]:
-    """The sort key of a value in its dimension: none first, numbers in their order."""
+    """The sort key of a value in its dimension: None first, numbers by value."""
     return (key, "") if isinstance(key, int) else (-1, key or "")
 
 

@@ -1,10 +1,11 @@
 """Candidates that lakeFS still serves although it lists them nowhere.
 
-An upload whose size, checksum, metadata and content type equal what HEAD has at its path is served
-from its new address, yet neither ``diff`` nor ``prepare_uncommited`` names it. So a candidate with
-the signature of an entry of some branch HEAD (equal size, and equal etag where etags can be
-compared) is a candidate only after lakeFS was asked which address it serves at each such path. So
-it is with what a branch's diff shows and ``prepare_uncommited`` may have lost.
+If an upload has the size, checksum, metadata and content type of the entry that HEAD has at its
+path, lakeFS serves the path from the new address. Neither ``diff`` nor ``prepare_uncommited`` names
+that address. So a candidate may have the signature of an entry at a branch HEAD: equal size, and
+equal etag if etags can be compared. Such an object stays a candidate only after lakeFS was asked
+which address it serves at each such path. Paths in a branch's diff are asked for as well, since
+``prepare_uncommited`` may have lost them.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _COMPARED: Final = "compared_ranges"
 _MATCHES: Final = "matches"
 COMPARED_BY_ETAG: Final = "compared_by_etag"
 SIZES_AGREE: Final = "sizes_agree"
-#: Seconds for which lakeFS may be asked at least.
+#: Minimum time for questions to lakeFS, in seconds.
 LEAST_SECONDS: Final = 60.0
 
 
@@ -53,13 +54,13 @@ LEAST_SECONDS: Final = 60.0
 def served_candidates(
     ctx: RunContext, inquiry: Inquiry, heads: pa.Table, candidates: Sequence[Part], etags: EtagFiles
 ) -> tuple[pa.Table, HeadMatches]:
-    """Find the candidates that must stay (``SPARED``); its arguments are those of ``inquire``.
+    """Find the candidates that must stay (``SPARED``); for the arguments see ``inquire``.
 
     Returns:
-        These, and what was compared to find them, which a sweep of the mark need not compare again.
+        Their rows, and the comparison with HEADs, which a sweep of the mark need not repeat.
 
     Raises:
-        IntegrityError: a range or a file is missing or damaged, or an answer cannot be true.
+        IntegrityError: a range or a file is missing or damaged, or an answer is impossible.
         LakeFSError: lakeFS did not answer.
     """
     inquiry = inquire(ctx, inquiry, heads, candidates, etags)
@@ -69,7 +70,7 @@ def served_candidates(
 def write_compared(
     store: ObjectStore, folder: str, compared: HeadMatches
 ) -> dict[str, Sequence[Part]]:
-    """Parts of ``deletion_candidates`` for ``read_compared``; none where nothing was compared."""
+    """Parts of ``deletion_candidates`` for ``read_compared``; empty without compared ranges."""
     if not compared.ranges:
         return {}
     ids = pa.table([pa.array(sorted(compared.ranges), pa.string())], schema=RANGE_IDS)
@@ -80,10 +81,10 @@ def write_compared(
 
 
 def read_compared(attempt: AttemptArtifacts, candidates: Manifest) -> HeadMatches:
-    """The entries of HEAD ranges that a mark has found to match its candidates.
+    """The entries of HEAD ranges that match the candidates of a mark, as the mark recorded them.
 
-    ``candidates``: the manifest of ``deletion_candidates``. An earlier version wrote none of this,
-    or in another form: then it is compared again.
+    ``candidates``: the manifest of ``deletion_candidates``. If an earlier version wrote it without
+    these parts, or in another form, the sweep compares again.
 
     Raises:
         IntegrityError: a file is missing or damaged.
@@ -92,7 +93,7 @@ def read_compared(attempt: AttemptArtifacts, candidates: Manifest) -> HeadMatche
         return NOTHING_COMPARED
     ids = attempt.rows(candidates, _COMPARED, RANGE_IDS.names)["range_id"].to_pylist()
     by_etag = bool(candidates.facts[COMPARED_BY_ETAG])
-    # An earlier version compared no sizes.
+    # Earlier versions did not compare sizes.
     agree = bool(candidates.facts.get(SIZES_AGREE, False))
     return HeadMatches(frozenset(ids), candidates.parts[_MATCHES], by_etag, agree)
 
@@ -105,16 +106,15 @@ def inquire(
     etags: EtagFiles,
     compared: HeadMatches = NOTHING_COMPARED,
 ) -> Inquiry:
-    """Find what to ask of lakeFS.
+    """Find the paths to ask lakeFS for.
 
     Args:
         ctx: the run.
-        connections: how tasks reach lakeFS, the store and the cache.
-        inquiry: the store of all files, the folder of working files, and the time that there is.
+        inquiry: the store of all files, the folder of working files, and the deadline.
         heads: HEAD of each branch (branch, metarange_id).
-        candidates: files of what nothing lists any more (``LISTING``, and perhaps more).
-        etags: of what is listed; none where only some objects were looked at.
-        compared: what the mark of these candidates has compared.
+        candidates: files of objects that no live set holds (``LISTING``; more columns may follow).
+        etags: files of all listed objects; empty if only some objects were stat-ed.
+        compared: the recorded comparison of the mark of these candidates.
 
     Raises:
         IntegrityError: a range or a file is missing or damaged.
@@ -134,7 +134,7 @@ def inquire(
 
 
 def answered(ctx: RunContext, inquiry: Inquiry) -> pa.Table:
-    """The candidates that must stay, by what lakeFS answers (``SPARED``)."""
+    """The candidates that must stay, from lakeFS's answers (``SPARED``)."""
     if not inquiry.candidates:
         return SPARED.empty_table()
     served, unasked = ask(ctx, inquiry)

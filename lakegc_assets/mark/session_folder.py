@@ -1,4 +1,4 @@
-"""The session of a stage, with a folder of a store for what its relations write."""
+"""The session of a stage, with a folder of a store for the results of its relations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakegc_assets.run.context import RunContext
 
 @dataclass(frozen=True)
 class SessionFolder:
-    """Everything that a relation needs to be computed."""
+    """The session, the run, and the folder that are needed to compute relations."""
 
     ctx: RunContext
     frames: Session
@@ -35,7 +35,7 @@ class SessionFolder:
         return replace(self, folder=f"{self.folder}{folder}")
 
     def read(self, parts: Sequence[Part], schema: pa.Schema) -> DataFrame:
-        """The rows of some files of the store."""
+        """The rows of files of the store."""
         return self.frames.read(Dataset(self.url, parts, schema))
 
     def write(self, frame: DataFrame, name: str, schema: pa.Schema, what: str) -> list[Part]:
@@ -43,11 +43,11 @@ class SessionFolder:
         return self.frames.write(frame, self.url, f"{self.folder}{name}/", schema, what)
 
     def written(self, frame: DataFrame, name: str, schema: pa.Schema, what: str) -> Dataset:
-        """As ``write``; returns a dataset."""
+        """Like ``write``; returns a dataset."""
         return Dataset(self.url, self.write(frame, name, schema, what), schema)
 
     def step(self, frame: DataFrame, name: str, schema: pa.Schema, what: str) -> DataFrame:
-        """The rows of a frame of which one more is made; written as ``write`` does, or not."""
+        """The rows of an intermediate frame; the session may write them like ``write``, or not."""
         return self.frames.step(frame, self.url, f"{self.folder}{name}/", schema, what)
 
     def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> list[dict[str, Any]]:

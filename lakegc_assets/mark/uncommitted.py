@@ -1,13 +1,12 @@
 """Stage 2, ``uncommitted_snapshot``: the addresses that are staged on any branch.
 
-The answers of ``prepare_uncommited`` are not taken as they are. Every page counts; a page without
-a location is believed only if the branches it covered have staged nothing, or only what lies
-outside of the namespace, of which lakeFS lists nothing; a branch that vanished while the pages were
-made, or a 404 in the middle, starts the snapshot again, and what the earlier tries found stays in
-it: too many staged addresses are safe, one too few is not. A branch that vanished takes rows of
-others only from a page that is left without a location (lakeFS's ``gc_write_uncommitted.go``, 1.74
-and newer; older ones answer 404), so where branches come and go all the time the last try stands
-all the same.
+Answers of ``prepare_uncommited`` are verified. Every page counts. A page without a location counts
+only if its branches have staged nothing, or only objects outside of the namespace: lakeFS does not
+list those. If a branch disappears while the pages are made, or the server answers 404 in the
+middle, the snapshot starts again. It keeps the files of earlier tries: extra staged addresses are
+safe, a missing one is not. A deleted branch takes rows of other branches only from a page that is
+left without a location (lakeFS's ``gc_write_uncommitted.go``, 1.74 and newer; older ones answer
+404). So where branches come and go all the time, the last try counts in spite of that.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from lakegc_assets.run.json_record import DAMAGE
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET: Final = "uncommitted_snapshot"
-#: Work of reading a byte of lakeFS's lists, on one core, in seconds.
+#: Seconds of one core to read a byte of lakeFS's lists.
 _BYTE_S: Final = 2e-8
 
 
@@ -55,11 +54,11 @@ _BYTE_S: Final = 2e-8
 class UncommittedFiles:
     """The parquet files of a snapshot."""
 
-    #: Relative to the namespace; of every try that was made.
+    #: Keys relative to the namespace, of all tries.
     keys: list[str] = field(default_factory=list)
     #: lakeFS's run id of each try.
     run_ids: list[str] = field(default_factory=list)
-    #: Of the last try; of these so many had no location.
+    #: Pages of the last try, and the number of them without a location.
     pages: int = 0
     empty_pages: int = 0
     tries: int = 0
@@ -74,14 +73,15 @@ class Staged:
     #: Files of the hashes of their addresses.
     hashes: Sequence[Part] = ()
     #: Last path components of full addresses that nobody can place.
+    #: Last path components of full addresses that cannot be resolved.
     unresolved: AbstractSet[str] = frozenset()
-    #: How many rows lakeFS's lists have.
+    #: Number of rows in lakeFS's lists.
     listed: int = 0
-    #: Of the addresses.
+    #: Digest of the addresses.
     digest: KeyDigest = field(default_factory=KeyDigest)
 
     def __add__(self, other: Staged) -> Staged:
-        """Both together."""
+        """The union of both."""
         return Staged(
             [*self.parts, *other.parts],
             [*self.hashes, *other.hashes],
@@ -134,10 +134,10 @@ def write_last_parts(artifacts: ObjectStore, asset: str, last_parts: Sequence[st
 
 
 def prepare_uncommitted(ctx: RunContext) -> UncommittedFiles:
-    """Let lakeFS write its lists of staged objects, until one try stands up to the checks.
+    """Let lakeFS write its lists of staged objects, until one try passes the checks.
 
     Raises:
-        IntegrityError: no try out of ``settings.snapshot_attempts`` did.
+        IntegrityError: none of ``settings.snapshot_attempts`` tries passed them.
     """
     files = UncommittedFiles()
     reason = ""
@@ -180,7 +180,7 @@ def _how_far(repository: str, pages: Sequence[UncommittedPage]) -> str:
 def collect_files(
     connections: Connections, pages: list[UncommittedPage], files: UncommittedFiles
 ) -> None:
-    """Add the files behind the pages of one try; all pages of a try share one location."""
+    """Add the files at the locations of the pages of one try; its pages share one location."""
     namespace = connections.namespace()
     store = connections.store()
     locations = {page.gc_uncommitted_location for page in pages if page.gc_uncommitted_location}
@@ -210,7 +210,7 @@ def collect_files(
 
 
 def _changed_behind_empty_pages(ctx: RunContext, pages: list[UncommittedPage]) -> list[str]:
-    """Branches with staged objects among the paths that pages without a location covered."""
+    """Branches with staged objects in the path ranges that pages without a location covered."""
     branches = listed_heads(ctx.client, ctx.repository)
     suspect: set[str] = set()
     low: tuple[str, str] = ("", "")
@@ -223,7 +223,7 @@ def _changed_behind_empty_pages(ctx: RunContext, pages: list[UncommittedPage]) -
 
 
 def _token_position(token: str | None) -> tuple[str, str] | None:
-    """Branch and path at which the next page begins; None at the end or if it does not tell."""
+    """Branch and path at which the next page begins; None at the end, or if the token is opaque."""
     try:
         values = json.loads(base64.b64decode(token or ""))
         branch, path = values["branch"], values["path"]
@@ -235,12 +235,12 @@ def _token_position(token: str | None) -> tuple[str, str] | None:
 def _has_staged(
     ctx: RunContext, branch: str, low: tuple[str, str], high: tuple[str, str] | None
 ) -> bool:
-    """True if a branch has staged what lakeFS lists, from ``low`` on and before ``high``.
+    """True if a branch has staged objects that lakeFS lists, from ``low`` on and before ``high``.
 
-    Each is a branch and a path. A branch that was deleted since it was listed has nothing.
+    ``low`` and ``high`` are a branch and a path. A branch that was deleted meanwhile has none.
 
     Raises:
-        NotFoundError: it exists, and lakeFS says that it does not; or the repository is not found.
+        NotFoundError: the branch exists although lakeFS answers 404, or the repository is gone.
     """
     if branch < low[0] or (high is not None and branch > high[0]):
         return False
@@ -265,7 +265,7 @@ def _has_staged(
 
 
 def _may_be_inside(namespace: StorageNamespace, address: str | None) -> bool:
-    """False if what lakeFS serves at a path lies outside of the namespace, in every reading."""
+    """False if the address served at a path lies outside of the namespace in every reading."""
     try:
         return address is None or "://" not in address or bool(namespace.relatives(address))
     except UnresolvableAddressError:
