@@ -1,7 +1,7 @@
-"""Makes a run out of a mark that lakeFS's collector wrote: what both that mark and ours name.
+"""Makes a run from a mark of lakeFS's collector: the objects that both that mark and ours name.
 
-Our own mark is made as always. What the other one names and ours does not is spared, with the
-reason; what only ours names is left for a run of its own.
+Our own mark is made as usual. Objects that only the other mark names are spared, with the reason.
+Objects that only our mark names are left for a run of their own.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _COMPARED: Final = LISTING.append(pa.field("is_named", pa.bool_()))
 
 @dataclass(frozen=True)
 class Adopted:
-    """The candidates that remain where another mark was adopted."""
+    """The remaining candidates after a mark was adopted."""
 
-    #: Those that it names, too (``LISTING``).
+    #: Candidates that the adopted mark names, too (``LISTING``).
     dead: Dataset
-    #: What it names, and ours keeps (``SPARED``); the part ``kept`` says more about the same.
+    #: Objects that it names and our mark keeps (``SPARED``); the part ``kept`` has the details.
     spared: Sequence[Part] = ()
     parts: Mapping[str, Sequence[Part]] = field(default_factory=dict)
     facts: Mapping[str, object] = field(default_factory=dict)
@@ -49,14 +49,13 @@ class Adopted:
 def require_adoptable(
     store: ObjectStore, root: ArtifactRoot, repository: str, run: str, mark_id: str
 ) -> ForeignMark:
-    """The mark of lakeFS's that a run may be made of.
+    """The mark of lakeFS's collector from which a run may be made.
 
     ``run``: id of the run that adopts it.
 
     Raises:
-        RefusedError: there is no such mark, it did not finish, it is one of ours, or the run has
-            its id.
-        IntegrityError: it is damaged.
+        RefusedError: there is no such mark, it did not finish or is our own, or the run has its id.
+        IntegrityError: the mark is damaged.
     """
     mark = find_mark(store, mark_id)
     if mark.ours or _is_run(root, repository, mark.id):
@@ -73,7 +72,7 @@ def require_adoptable(
 
 
 def _sweeping(root: ArtifactRoot, repository: str, run: str) -> str:
-    """The command that sweeps a mark of ours."""
+    """The command that sweeps one of our own marks."""
     settings: Mapping[str, object] = {}
     with suppress(RefusedError):
         settings = recorded_settings(root.attempt(repository, run))
@@ -94,16 +93,17 @@ def adopt(
     dead: DataFrame,
     spared: Sequence[Part],
 ) -> Adopted:
-    """Keep of our candidates what another mark names, too.
+    """Keep only the candidates that another mark names, too.
 
-    Compared by hashes: all of these are dead by our own mark, whoever else names them.
+    Candidates are compared by hashes: our own mark has proven them all dead, so a candidate that
+    only shares its hash with a named object may be deleted.
 
     ``attempt``: with all assets before the candidates.
-    ``dead``: our own candidates (``LISTING``), without what is ``spared`` (``SPARED``).
+    ``dead``: our own candidates (``LISTING``), without ``spared`` objects (``SPARED``).
 
     Raises:
-        RefusedError: it cannot be adopted.
-        IntegrityError: it is damaged.
+        RefusedError: the mark cannot be adopted.
+        IntegrityError: the mark is damaged.
     """
     ctx, frames = work.ctx, work.frames
     store = work.connections.store()

@@ -1,8 +1,8 @@
-"""Compares two marks, of ours or of lakeFS's collector: what both name, and what only one does.
+"""Compares two marks, our own or of lakeFS's collector: objects that both or only one names.
 
-Nothing is believed of either: what only one names is said with the reason of the run that marked
-it, and with the reason of the run that keeps it. In shadow mode each mark of ours is compared with
-the newest one that a collector of lakeFS's has finished; nothing depends on it.
+Neither mark is trusted. An object that only one mark names is shown with the reason of the run that
+marked it, and with the reason of the run that keeps it. In shadow mode each of our marks is
+compared with the newest finished mark of a collector of lakeFS's. Nothing depends on the result.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.scratch import COMPARED, scratch
 
-#: What a comparison reads of the candidates of a run.
+#: Columns of a run's candidates for the comparison.
 _MARKED = pa.schema([f for f in CANDIDATES if f.name in NAMED.names])
 
 
@@ -45,32 +45,32 @@ class Side:
     """One of the two marks."""
 
     id: str
-    #: "run", or what wrote it.
+    #: "run", or the collector that wrote the mark.
     kind: str
-    #: When it was begun.
+    #: Time when the mark was begun.
     made: datetime
     objects: int
     #: Rows of ``NAMED``.
     named: DataFrame
-    #: Of a run of ours.
+    #: Attempt of the run; None for a foreign mark.
     attempt: AttemptArtifacts | None = None
 
     def __str__(self) -> str:
-        """As messages call it."""
+        """The name of the mark in messages."""
         return f"run {self.id!r}" if self.attempt else f"mark {self.id!r}"
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """JSON values."""
         made = self.made.isoformat()
         return {"id": self.id, "kind": self.kind, "made": made, "objects": self.objects}
 
 
 def side_of(work: SessionFolder, name: str) -> Side:
-    """Read one side: a run of this id, or a foreign mark as ``find_mark`` takes it.
+    """Read one of the marks: the run with this id, or a foreign mark that ``find_mark`` finds.
 
     Raises:
-        RefusedError: it is neither, or did not finish.
-        IntegrityError: it is damaged.
+        RefusedError: the id is of neither, or the mark did not finish.
+        IntegrityError: the mark is damaged.
     """
     ctx, connections, frames = work.ctx, work.connections, work.frames
     try:
@@ -92,7 +92,7 @@ def side_of(work: SessionFolder, name: str) -> Side:
     return Side(name, "run", made, candidates.rows, as_named, attempt)
 
 
-#: Columns of what relations take and give.
+#: Columns of the inputs and results of relations.
 _COMPARED: Final = schema(NAMED, "named_by string")
 _TOTALS: Final = schema(
     "named_by string, reason string, branch string, objects bigint, sized bigint, bytes bigint"
@@ -106,7 +106,7 @@ _WHAT: Final = "compare marks"
 
 @dataclass(frozen=True)
 class Total:
-    """Objects and their bytes, which nobody knows of what no run of ours has listed."""
+    """Number of objects and bytes; bytes are None if none of our runs has listed all objects."""
 
     objects: int = 0
     bytes: int | None = 0
@@ -121,45 +121,45 @@ class Total:
 class Difference:
     """The objects that only one of two marks names."""
 
-    #: Of all of it; what is not in the store counts for no bytes, and where some of it was not
-    #: listed, nobody knows them.
+    #: Sum of all of them. An object that the store does not hold has no bytes; bytes are None if
+    #: sizes are unknown.
     total: Total
-    #: By the reason of the run that marked it; empty for a foreign mark.
+    #: By the reason of the run that marked them; empty for a foreign mark.
     marked: Mapping[str, Total]
-    #: By the reason of the run that keeps it; empty where the other is a foreign mark.
+    #: By the reason of the run that keeps them; empty if the other mark is foreign.
     kept: Mapping[str, Total]
-    #: Some of it, the largest first: address, size, marked, kept.
+    #: A sample, the largest first: address, size, marked, kept.
     objects: Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two marks beside each other."""
+    """The result of a comparison of two marks."""
 
     repository: str
-    #: Id, kind, beginning and number of objects of each.
+    #: Id, kind, start and number of objects of each mark.
     run: Mapping[str, Any]
     other: Mapping[str, Any]
     both: Total
     only_run: Difference
     only_other: Difference
-    #: What has to be known to read it, in sentences.
+    #: Sentences that explain the result.
     notes: Sequence[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """JSON values."""
         return asdict(self)
 
 
 def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
     """Compare two marks.
 
-    ``run``: id of a run, or of a foreign mark as ``find_mark`` takes it.
-    ``listed``: how many objects of each difference are to be named.
+    ``run``: id of a run, or of a foreign mark for ``find_mark``; so is ``other``.
+    ``listed``: maximum number of objects to show for each difference.
 
     Raises:
-        RefusedError: one of them is unknown, or did not finish.
-        IntegrityError: one of them is damaged.
+        RefusedError: a mark is unknown, or did not finish.
+        IntegrityError: a mark is damaged.
     """
     ctx = ctx.connect()
     with scratch(ctx.root, ctx.repository, COMPARED) as url, ctx.frames() as frames:
@@ -199,7 +199,7 @@ class _Asked:
 
 
 def _difference(asked: _Asked, which: str, side: Side, other: Side) -> Difference:
-    """Sums of the objects that only one side names, with a sample of them."""
+    """Sums of the objects that only one mark names, with a sample of them."""
     frames, mine = asked.work.frames, [row for row in asked.totals if row["named_by"] == which]
     objects = sum(row["objects"] for row in mine)
     if not objects:
@@ -217,7 +217,7 @@ def _difference(asked: _Asked, which: str, side: Side, other: Side) -> Differenc
 def _survivors_of(
     asked: _Asked, folder: str, side: Side, other: Side, alone: DataFrame
 ) -> Survivors:
-    """The objects of one side that the run of the other one keeps; nothing of a foreign mark."""
+    """The objects of one mark that the other run keeps; none if the other mark is foreign."""
     attempt, work = other.attempt, asked.work.below(folder)
     if attempt is None:
         return Dataset(work.url, [], SURVIVORS), []
@@ -227,7 +227,7 @@ def _survivors_of(
 
 
 def _largest(asked: _Asked, alone: DataFrame, kept: Dataset) -> list[dict[str, Any]]:
-    """The largest objects of a difference; those that are not there come last."""
+    """The largest objects of a difference; objects without a known size come last."""
     if not asked.listed:
         return []
     judged = comparison_relations.with_survivors(alone, asked.work.frames.read(kept))
@@ -249,7 +249,7 @@ def _largest(asked: _Asked, alone: DataFrame, kept: Dataset) -> list[dict[str, A
 
 
 def _total(rows: Iterator[Mapping[str, Any]]) -> Total:
-    """The total of some groups; bytes are known only where each object has a size."""
+    """The total of groups; bytes are known only if every object has a size."""
     found = Total()
     for row in rows:
         found += Total(row["objects"], row["bytes"] if row["sized"] == row["objects"] else None)
@@ -257,9 +257,9 @@ def _total(rows: Iterator[Mapping[str, Any]]) -> Total:
 
 
 def _by(pairs: Iterator[tuple[str | None, Mapping[str, Any]]]) -> dict[str, Total]:
-    """Objects and bytes by a key; what has none, or is not in the store, counts for nothing.
+    """Objects and bytes by a key; a row without a key is left out.
 
-    Of what is in no listing else no bytes are known.
+    A missing object has no bytes. Bytes are None if another object is in no listing.
     """
     found: dict[str, Total] = {}
     for key, row in pairs:
@@ -293,7 +293,7 @@ def _survivor_sentence(row: Mapping[str, Any]) -> str | None:
 
 
 def _notes(first: Side, second: Side) -> list[str]:
-    """Notes on the order in time of a run and a foreign mark."""
+    """A note on the order in time of a run and a foreign mark; empty for two of one kind."""
     if (first.attempt is None) == (second.attempt is None):
         return []
     run, mark = (first, second) if first.attempt else (second, first)
@@ -315,16 +315,16 @@ def _notes(first: Side, second: Side) -> list[str]:
     return [f"{times}: {meaning}"]
 
 
-#: So many objects of each difference are named in the report.
+#: Number of objects of each difference in the report.
 _LISTED = 20
 
 
 def compare_with_newest(ctx: RunContext) -> dict[str, Any]:
-    """The candidates of a run beside the newest mark of the collector in ``compare_with``.
+    """Compare the candidates of a run with the newest mark of the collector in ``compare_with``.
 
     Returns:
-        A ``Comparison`` as JSON; ``{"problem": sentence}`` where there is nothing to compare with,
-        or it cannot be read; nothing where ``compare_with`` is not set.
+        A ``Comparison`` as JSON; ``{"problem": sentence}`` if there is no mark or it cannot be
+        read; empty if ``compare_with`` is not set.
     """
     collector = ctx.settings.compare_with
     if collector == "none":

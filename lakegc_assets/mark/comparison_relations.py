@@ -1,4 +1,4 @@
-"""Two marks beside each other, and why a run keeps what another list names, as relations."""
+"""Relations that compare two marks, and give the reason why a run keeps a named object."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.relation import F, Window, relation
 
-#: Which of two marks name an object.
+#: The marks that name an object.
 BOTH: Final = "both"
 FIRST: Final = "first"
 SECOND: Final = "second"
-#: Why a run keeps an object.
+#: Kinds of reasons why a run keeps an object.
 COMMITTED: Final = "committed"
 STAGED: Final = "staged"
 REFERENCED: Final = "referenced"
@@ -27,7 +27,7 @@ NOT_REPORTED: Final = "not reported"
 ELSEWHERE: Final = "elsewhere"
 NOT_ADOPTED: Final = "not adopted"
 OTHER: Final = "other"
-#: What a run says of each kind; ``spared`` and ``elsewhere`` have reasons of their own.
+#: Sentence for each kind; ``spared`` and ``elsewhere`` objects have their own reasons.
 WHY: Final = {
     COMMITTED: "an active commit holds it",
     STAGED: "it is staged on a branch",
@@ -41,11 +41,11 @@ WHY: Final = {
     NOT_ADOPTED: "the mark that the run adopted does not name it",
     OTHER: "the run keeps it",
 }
-#: Why everything stays that any range names.
+#: Reason for committed objects if every range counts as live.
 ANY_RANGE: Final = "a range below _lakefs/ holds it, and each counts as live"
-#: Why everything stays that is committed, where rules of `paths` keep a part of other commits.
+#: Reason for committed objects if rules of `paths` keep parts of other commits.
 OR_A_PATH: Final = f"{WHY[COMMITTED]}, or a rule of `paths` keeps it"
-#: What is said besides of what is needed, and a listing of the whole store lacks.
+#: Addition for a needed object that a listing of the whole store lacks.
 LACKED: Final = ", and it is not in the run's listing of the store"
 _OF_EACH: Final = (
     *("hash", "address", "in_place", "elsewhere"),
@@ -57,7 +57,7 @@ _OF_EACH: Final = (
 def each_once(named: DataFrame) -> DataFrame:
     """Objects of several lists, each once.
 
-    An address that only has the hash of another one is left out: nobody deletes it then.
+    Of addresses that share a hash only one remains: the others are then not deleted.
     """
     of_one_hash = Window.partitionBy("hash").orderBy("address")
     return named.withColumn("n", F.row_number().over(of_one_hash)).where("n = 1").drop("n")
@@ -65,13 +65,13 @@ def each_once(named: DataFrame) -> DataFrame:
 
 @relation
 def as_named(candidates: DataFrame) -> DataFrame:
-    """The candidates of a run as a list of objects, none of which is elsewhere."""
+    """The candidates of a run in the form of a list of objects (``NAMED``)."""
     return candidates.withColumn("elsewhere", F.lit(None).cast("string"))
 
 
 @relation
 def by_list(candidates: DataFrame, named: DataFrame) -> DataFrame:
-    """Candidates with one column more, is_named: whether a list, with each hash once, has it."""
+    """Candidates with the column is_named: true if ``named``, with each hash once, has it."""
     also = named.select("hash", F.lit(True).alias("also"))
     joined = candidates.join(also, "hash", "left")
     return joined.withColumn("is_named", F.col("also").isNotNull()).drop("also")
@@ -79,14 +79,14 @@ def by_list(candidates: DataFrame, named: DataFrame) -> DataFrame:
 
 @relation
 def beside(first: DataFrame, second: DataFrame) -> DataFrame:
-    """Two marks beside each other: which of them names each object.
+    """Full outer join of two marks, with the marks that name each object.
 
     Args:
         first: hash, address, size, in_place, elsewhere, reason, commit_id, branch; each hash once.
-        second: the same of the other mark.
+        second: the same columns of the other mark.
 
     Returns:
-        The same columns, of the first mark where both name an object, but the size of the one that
+        The same columns, of the first mark if both name an object, with the size from the mark that
         knows it; and named_by: both, first or second.
     """
     columns = ("size", *_OF_EACH)
@@ -109,12 +109,12 @@ def beside(first: DataFrame, second: DataFrame) -> DataFrame:
 
 @relation
 def live_by_kind(committed: DataFrame, staged: DataFrame, referenced: DataFrame) -> DataFrame:
-    """Live hashes (hash, kind, turn) with the kind of reason; the strongest has the lowest turn.
+    """Live hashes (hash, kind, turn) with their kind of reason; the strongest has the lowest turn.
 
     Args:
         committed: hash: Committed DF.
         staged: hash: Uncommitted DF.
-        referenced: hash: what other repositories name.
+        referenced: hash: objects that other repositories name.
     """
 
     def of(frame: DataFrame, kind: str, turn: int) -> DataFrame:
@@ -139,25 +139,25 @@ def survivors(
     deleted_why: str,
     otherwise: str,
 ) -> DataFrame:
-    """Why a run would not delete what a list names: of several reasons the first of the chain.
+    """The first reason of the chain why a run would not delete an object that a list names.
 
     Args:
         named: hash, address, in_place, elsewhere: the list, each hash once.
-        candidates: hash, ...: what the run would delete.
-        listing: hash, size, last_modified: Store DF of the run, without what was deleted since.
-        live: hash, kind, turn: as ``live_by_kind`` gives it.
-        spared: address, why: what the run spared.
+        candidates: hash, ...: objects that the run would delete.
+        listing: hash, size, last_modified: Store DF of the run, without objects deleted since.
+        live: hash, kind, turn: from ``live_by_kind``.
+        spared: address, why: objects that the run spared.
         skipped: folder: slices that were not listed, since they are too young.
-        swept: address, outcome: of the sweep of the list, if there was one.
-        cutoff: what was written since then is too young.
-        committed_why: the sentence of the kind ``committed``.
-        missing: the kind of what the listing lacks: ``missing`` where it is one of the store.
-        deleted_why: the sentence of what the listing lacks, since that sweep has deleted it.
-        otherwise: the kind of what stays for none of these reasons.
+        swept: address, outcome: of the sweep of the list; empty without one.
+        cutoff: objects written at this time or later are too young.
+        committed_why: the sentence for the kind ``committed``.
+        missing: the kind of objects that the listing lacks; ``missing`` for a whole listing.
+        deleted_why: the sentence for objects that the listing lacks and that sweep has deleted.
+        otherwise: the kind of objects to which no other reason applies.
 
     Returns:
-        hash, address, size, kind, why: of what is named and no candidate; ``size`` is null for what
-        the store does not hold.
+        hash, address, size, kind, why: of named objects that are no candidates; ``size`` is null
+        for an object that the store does not hold.
     """
     asked = named.join(candidates.select("hash"), "hash", "left_anti").select(
         *("hash", "address", "in_place", "elsewhere"),
@@ -206,11 +206,11 @@ def with_survivors(objects: DataFrame, survivors: DataFrame) -> DataFrame:
 
     Args:
         objects: hash, address, size, reason, commit_id, branch.
-        survivors: hash, size, kind, why, commit_id, branch: of ``survivors``, and who holds them.
+        survivors: hash, size, kind, why, commit_id, branch: ``survivors`` with their holders.
 
     Returns:
-        The columns of ``objects``, with the size that is known, and kept_size, kind, why,
-        kept_commit, kept_branch.
+        The columns of ``objects`` with the known size, and kept_size, kind, why, kept_commit,
+        kept_branch.
     """
     columns = {"size": "kept_size", "commit_id": "kept_commit", "branch": "kept_branch"}
     because = survivors.select(
@@ -225,7 +225,7 @@ def with_survivors(objects: DataFrame, survivors: DataFrame) -> DataFrame:
 
 @relation
 def totals(objects: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Objects and their bytes in groups; how many have a size, since nobody knows all of them.
+    """Number, known sizes and bytes of objects in groups; not every object has a known size.
 
     ``by``: columns of ``objects``. The result has these, objects, sized, bytes.
     """
@@ -238,5 +238,5 @@ def totals(objects: DataFrame, by: Sequence[str]) -> DataFrame:
 
 @relation
 def largest(objects: DataFrame, count: int) -> DataFrame:
-    """The largest objects, those of one size by their addresses; those without a size come last."""
+    """The largest objects, then by address; objects without a size come last."""
     return objects.orderBy(F.col("size").desc_nulls_last(), F.col("address").asc()).limit(count)

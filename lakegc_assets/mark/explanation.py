@@ -1,4 +1,4 @@
-"""Explains one object by a mark: why it was named, or why it was not."""
+"""Explains one object by a mark: the reason why the mark names it, or does not."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES, address_hashes, hash_table
 from lakegc_assets.wording import counted
 
-#: Work on one core, in seconds, to look at a row.
+#: Seconds of one core to look at a row.
 _ROW_S: Final = 1e-6
-#: Staged paths of other sizes than an object's that are asked for it.
+#: Maximum number of staged paths with other sizes that are asked for an object.
 _OTHERS: Final = 10_000
 _AT_ONCE: Final = 1_000
 _THREADS: Final = 16
@@ -53,7 +53,7 @@ class Explanation:
     """Explanation of one object by a mark."""
 
     address: str
-    #: One of candidate, spared, swept, live, too young, outside data, not adopted, unknown.
+    #: candidate, spared, swept, live, too young, outside data, not adopted, or unknown.
     verdict: str
     because: str
     facts: dict[str, Any] = field(default_factory=dict)
@@ -66,7 +66,7 @@ def explain_object(ctx: RunContext, address: str) -> Explanation:
 
     Raises:
         RefusedError: the mark is unknown, or did not finish.
-        IntegrityError: its artifacts are not whole.
+        IntegrityError: an artifact of it is missing or damaged.
     """
     ctx = ctx.connect()
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
@@ -77,7 +77,7 @@ def explain_object(ctx: RunContext, address: str) -> Explanation:
         spellings = live_spellings(ctx.connections.namespace(), address)[1:]
     if not spellings:
         return Explanation(address, "unknown", f"it is not below {ctx.connections.namespace_url}")
-    # A full address may be meant percent-decoded or not: the object that is there was meant.
+    # A full address may be percent-encoded or not: the spelling for which an object exists counts.
     with ctx.frames() as frames:
         work = SessionFolder(ctx, frames, attempt.url)
         found = [_explained(_Asked(work, attempt, chain, one)) for one in spellings]
@@ -86,7 +86,7 @@ def explain_object(ctx: RunContext, address: str) -> Explanation:
 
 @dataclass(frozen=True)
 class _Asked:
-    """One address, and where to look for it."""
+    """One address, with the artifacts of the mark."""
 
     work: SessionFolder
     attempt: AttemptArtifacts
@@ -94,20 +94,20 @@ class _Asked:
     address: str
 
     def is_because(self, verdict: str, because: str, **facts: object) -> Explanation:
-        """An explanation of it."""
+        """An explanation of the address."""
         return Explanation(self.address, verdict, because, facts)
 
     def row(self, asset: str, part: str = "data") -> dict[str, Any] | None:
-        """The row of an asset about this address."""
+        """The row of an asset with this address."""
         return row_of(self.work.ctx, self.attempt, self.address, asset, part)
 
     @cached_property
     def listed(self) -> dict[str, Any] | None:
-        """Its row of the listing."""
+        """The row of the listing with this address."""
         return self.row(_LISTING)
 
     def has_hash(self, asset: str, part: str) -> bool:
-        """Return whether a set of hashes may hold this address."""
+        """Return whether a set of hashes contains the hash of this address."""
         parts = self.chain[asset].parts.get(part, ())
         if not any(one.rows for one in parts):
             return False
@@ -117,12 +117,12 @@ class _Asked:
         return bool(self.work.collect(found, HASHES, f"look into {asset}"))
 
     def staging_area(self, size: int | None = None) -> tuple[str, str] | None:
-        """Branch and path at which it is staged now."""
+        """Branch and path at which the address is staged now."""
         return staging_areas(self.work.ctx, {self.address}, size).get(self.address)
 
     @property
     def adopted_mark(self) -> str | None:
-        """The foreign mark of which the run was made."""
+        """The foreign mark that the run adopted."""
         adopted = self.chain[_CANDIDATES].facts.get("adopted")
         return str(adopted["mark"]) if adopted else None
 
@@ -130,10 +130,10 @@ class _Asked:
 def row_of(
     ctx: RunContext, attempt: AttemptArtifacts, address: str, asset: str, part: str = "data"
 ) -> dict[str, Any] | None:
-    """The row of a finished asset about an address; None without one.
+    """The row of a finished asset with an address; None without one.
 
     Raises:
-        IntegrityError: its files are not what its manifest says.
+        IntegrityError: a file differs from the manifest.
     """
     parts = attempt.manifest(asset).parts[part]
     costs = [one.rows * _ROW_S for one in parts]
@@ -155,10 +155,10 @@ def _find(
 
 
 def _explained(asked: _Asked) -> Explanation:
-    """The first explanation that there is; each function gives None where it has none."""
+    """The first explanation that applies; each function returns None if it does not apply."""
     live = (_committed, _staged, _referenced)
     whole = missing_from(asked.chain[_LISTING]) == MISSING
-    # What is not in a part of the store may be there all the same, and needed.
+    # An object that a partial listing lacks may exist, and may be needed.
     behind = (_not_listed, *live) if whole else (*live, _not_listed)
     ask = (_candidate, _named_by_adopted, _spared, _swept_since, *behind)
     found = next((one for function in ask if (one := function(asked)) is not None), None)
@@ -191,7 +191,7 @@ def _candidate(asked: _Asked) -> Explanation | None:
                 f"commit {row['commit_id']}{on} held it last, by what an earlier mark saw; lakeFS "
                 "does not name that commit any more"
             )
-    # The mark is of its time: what came to life since then is live all the same.
+    # The mark is a snapshot: an object may have come to life since then.
     if (staged := asked.staging_area(row["size"])) is not None:
         branch, path = staged
         facts |= {"staged": {"branch": branch, "path": path}}
@@ -200,7 +200,7 @@ def _candidate(asked: _Asked) -> Explanation | None:
 
 
 def _unreferenced(asked: _Asked) -> tuple[str, dict[str, Any]]:
-    """Explain an unreferenced object: committed by an unreachable commit, or never."""
+    """Explain an unreferenced object: an unreachable commit held it, or no commit did."""
     then, work = "when it was marked, it was staged nowhere", asked.work
     if every_range(asked.chain[_LISTING], asked.chain["active_commits"].facts["rules"]):
         return f"it was never committed, and {then}", {}
@@ -246,7 +246,7 @@ def _spared(asked: _Asked) -> Explanation | None:
 
 
 def _swept_since(asked: _Asked) -> Explanation | None:
-    """Explain an object that was carried forward from an earlier listing, and swept since that."""
+    """Explain an object that was carried forward from an earlier listing, and swept after that."""
     ctx, listing = asked.work.ctx, asked.chain[_LISTING]
     runs = [run for run, _ in listing.facts.get("swept_since", ())]
     if not runs or asked.row(_LISTING, "carried") is None:
@@ -292,7 +292,7 @@ def _not_listed(asked: _Asked) -> Explanation | None:
 
 
 def _committed(asked: _Asked) -> Explanation | None:
-    """The active commit that holds an object: a HEAD if there is one."""
+    """Explain an object that an active commit holds; names a HEAD if one holds it."""
     if not asked.has_hash("committed_addresses", "data"):
         return None
     ctx, connections, address = asked.work.ctx, asked.work.connections, asked.address
@@ -325,7 +325,7 @@ def _committed(asked: _Asked) -> Explanation | None:
 
 
 def _below_a_path(asked: _Asked) -> Explanation | None:
-    """The commit that is not active, and keeps an object since it lies below a path of rules."""
+    """Explain an object below a path of rules, which a commit keeps that is not active."""
     held = path_holder(asked.work.ctx, asked.attempt, asked.address)
     if held is None:
         return None
@@ -347,7 +347,7 @@ def _staged(asked: _Asked) -> Explanation | None:
 
 
 def _referenced(asked: _Asked) -> Explanation | None:
-    """The other repository that names an object."""
+    """Explain an object that another repository names."""
     if not asked.has_hash("committed_addresses", "referenced"):
         return None
     row = asked.row("committed_addresses", "references")
@@ -362,8 +362,8 @@ def staging_areas(
 ) -> dict[str, tuple[str, str]]:
     """Branch and path at which objects are staged now, by their addresses.
 
-    ``size``: of the objects, in bytes; where it is known, only the first paths of other sizes are
-        asked for.
+    ``size``: of the objects, in bytes, if known; then paths with this size are asked for first,
+        and only a limited number of other paths.
     """
     client, repository, namespace = ctx.client, ctx.repository, ctx.connections.namespace()
     staged: Iterable[tuple[str, DiffEntry]] = (

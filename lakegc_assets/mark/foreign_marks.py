@@ -1,13 +1,13 @@
-"""Marks that lakeFS's own collectors left in the namespace: where they are, and what they name.
+"""Marks that lakeFS's own collectors left in the namespace: their places and their objects.
 
 The unified collector writes ``unified/<id>/``, the two before it ``uncommitted/<id>/`` and
-``addresses/mark_id=<id>/``, and the first of all ``addresses/run_id=<id>/``: lists of addresses in
-Parquet, and the same in text beside them. The standalone collector writes one list,
-``reports/<id>/deleted.csv`` (one column, ``address``), in whose place its first versions had a
-``deleted.parquet`` (lakeFS's page "Standalone Garbage Collection").
+``addresses/mark_id=<id>/``, and the very first ``addresses/run_id=<id>/``: lists of addresses in
+Parquet, and the same lists in text. The standalone collector writes one list,
+``reports/<id>/deleted.csv`` (one column, ``address``); its first versions wrote a
+``deleted.parquet`` instead (lakeFS's page "Standalone Garbage Collection").
 
-What a list says is never believed about an object; but it must be whole, or a difference would say
-nothing.
+No list is trusted as proof about an object. But a list must be complete, or a comparison with it
+has no meaning.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ _GC: Final = "_lakefs/retention/gc/"
 
 @dataclass(frozen=True)
 class _Form:
-    """The layout of the marks of one collector: keys in which the id of a mark is left out."""
+    """The layout of the marks of one collector: keys with a placeholder for the mark id."""
 
-    #: Before an id, to choose this form by hand.
+    #: Prefix before an id, with which a user chooses this form.
     prefix: str
     lists: str
     texts: str | None
-    #: What it writes last.
+    #: Key of the file that the collector writes last.
     summary: str | None
-    #: The list is the first of these in its folder; empty where lists are all files there.
+    #: The list is the first existing one of these files; if empty, every file in ``lists`` is one.
     names: tuple[str, ...] = ()
 
 
@@ -90,48 +90,48 @@ _FORMS: Final = {
 
 @dataclass(frozen=True)
 class ForeignMark:
-    """A mark of lakeFS's, which says of itself that it is finished."""
+    """A mark of lakeFS's collectors that is finished, by its own account."""
 
     #: Its mark id.
     id: str
-    #: Which collector wrote it.
+    #: The collector that wrote it: a key of ``_FORMS``.
     form: str
-    #: Of the folder of its lists.
+    #: URL of the folder of its lists.
     url: str
-    #: When it was begun, as its summary says; else when its last list was written.
+    #: Its start time from the summary; without one, the time of its last list.
     made: datetime
-    #: How many it names by its summary; None without one.
+    #: Number of objects from the summary; None without one.
     objects: int | None
-    #: Size in bytes of each of its lists in Parquet or CSV, by key.
+    #: Size in bytes of each list in Parquet or CSV, by key.
     lists: Mapping[str, int]
-    #: Of those in plain text.
+    #: Size in bytes of each list in text, by key.
     texts: Mapping[str, int]
-    #: Whether its files are of a mark of this program.
+    #: True if this program made the mark.
     ours: bool
 
 
 def find_mark(store: ObjectStore, mark_id: str) -> ForeignMark:
-    """The mark of this id that is finished, by its own account.
+    """The finished mark with an id.
 
-    ``mark_id``: an id; with ``unified/``, ``uncommitted/``, ``reports/``, ``mark_id=`` or
-        ``run_id=`` before it where several collectors used the same.
+    ``mark_id``: an id; if several collectors used it, with the prefix ``unified/``,
+        ``uncommitted/``, ``reports/``, ``mark_id=`` or ``run_id=``.
 
     Raises:
-        ConfigurationError: it cannot be an id.
-        RefusedError: there is no such mark, or it did not finish, or there are several.
-        IntegrityError: it is damaged.
+        ConfigurationError: the text cannot be an id.
+        RefusedError: there is no such mark, it did not finish, or there are several.
+        IntegrityError: the mark is damaged.
     """
     chosen = [name for name, form in _FORMS.items() if mark_id.startswith(form.prefix)]
     plain = mark_id.removeprefix(_FORMS[chosen[0]].prefix) if chosen else mark_id
     if not plain.isprintable() or "/" in plain or plain in {"", ".", ".."}:
         raise ConfigurationError(f"{mark_id!r} cannot be a mark id of lakeFS's collector")
     listed = {name: _listed(store, _FORMS[name], plain) for name in chosen or _FORMS}
-    # Lists in text alone are a copy for people where the mark itself is elsewhere.
+    # If lists in text exist alone, they are copies for people, and the mark itself is elsewhere.
     found = [name for name, (lists, _) in listed.items() if lists]
     found = found or [name for name, (_, texts) in listed.items() if texts]
     if not found:
         raise _nothing_found(store, plain, list(listed))
-    # What this program writes in several forms is one mark.
+    # A mark that this program publishes in several forms is one mark.
     published = _published(store, plain)
     if len(found) > 1 and not all(
         _are_ours(listed[name][0]) or (published and name == "standalone") for name in found
@@ -146,15 +146,15 @@ def find_mark(store: ObjectStore, mark_id: str) -> ForeignMark:
 
 
 def newest_mark(store: ObjectStore, collector: Publish) -> str | None:
-    """The mark of a collector of lakeFS's that was begun last, of those that are finished.
+    """The finished mark of one of lakeFS's collectors that was begun last.
 
-    ``collector``: ``unified`` for the one that runs on Spark, ``sgc`` for the standalone one.
+    ``collector``: ``unified`` for the collector on Spark, ``sgc`` for the standalone one.
 
     Returns:
-        Its id, as ``find_mark`` takes it; None where there is none.
+        Its id in the form of ``find_mark``; None without a mark.
 
     Raises:
-        IntegrityError: one is damaged.
+        IntegrityError: a mark is damaged.
     """
     form = _FORMS["unified" if collector == "unified" else "standalone"]
     folder = form.lists.partition("{}")[0]
@@ -163,7 +163,7 @@ def newest_mark(store: ObjectStore, collector: Publish) -> str | None:
         mark_id = key.removeprefix(folder).partition("/")[0]
         if form.summary is None or key != form.summary.format(mark_id):
             continue
-        # What did not finish, or failed, is none.
+        # A mark that failed or did not finish does not count.
         with suppress(RefusedError):
             found.append(find_mark(store, f"{form.prefix}{mark_id}"))
     theirs = [mark for mark in found if not mark.ours]
@@ -171,7 +171,7 @@ def newest_mark(store: ObjectStore, collector: Publish) -> str | None:
     return None if newest is None else f"{form.prefix}{newest.id}"
 
 
-#: By their keys.
+#: Files by their keys.
 _Files = Mapping[str, ObjectInfo]
 
 
@@ -186,13 +186,13 @@ def _listed(store: ObjectStore, form: _Form, mark_id: str) -> tuple[_Files, _Fil
 
 
 def _published(store: ObjectStore, mark_id: str) -> bool:
-    """Return whether this program published a mark of this id, in whatever forms."""
+    """Return whether this program published a mark with this id, in any form."""
     files = _files(store, _FORMS["unified"].lists.format(mark_id), ".parquet")
     return bool(files) and _are_ours(files)
 
 
 def _files(store: ObjectStore, folder: str, ending: str) -> _Files:
-    """The lists in a folder; what Spark itself does not read as data is none."""
+    """The lists in a folder, without files that Spark itself does not read as data."""
     found: dict[str, ObjectInfo] = {}
     for info in store.infos(folder):
         names = info.key.removeprefix(folder).split("/")
@@ -252,14 +252,14 @@ def _summary(store: ObjectStore, key: str, mark_id: str) -> tuple[datetime, int]
     """Start time of a mark, and the number of objects that it names.
 
     Raises:
-        RefusedError: it did not finish, or failed.
-        IntegrityError: its summary is damaged.
+        RefusedError: the mark did not finish, or failed.
+        IntegrityError: the summary is damaged.
     """
     where = f"{store.url}/{key}"
     try:
         values: dict[str, Any] = json.loads(store.get(key))
         success, objects = values["success"], values["num_deleted_objects"]
-        # lakeFS tells nanoseconds.
+        # lakeFS writes nanoseconds.
         begun = re.sub(r"(\.\d{6})\d+", r"\1", values["start_time"]).replace("Z", "+00:00")
         made = datetime.fromisoformat(begun)
         if values["run_id"] != mark_id or type(objects) is not int or made.tzinfo is None:
@@ -274,7 +274,7 @@ def _summary(store: ObjectStore, key: str, mark_id: str) -> tuple[datetime, int]
 
 
 def _finished(store: ObjectStore, folder: str, mark_id: str, written: datetime) -> bool:
-    """True if a collector without summaries came to its end: to what it, or Spark, writes last."""
+    """True if a collector without summaries finished: it or Spark wrote the last of its files."""
     meta = f"{_GC}addresses/{mark_id}.meta/"
     if any(info.key.endswith(".json") and info.size for info in store.infos(meta)):
         return True
@@ -290,15 +290,15 @@ def _finished(store: ObjectStore, folder: str, mark_id: str, written: datetime) 
 
 T = TypeVar("T")
 
-#: An object that a list names, by its address relative to the namespace. ``elsewhere`` says why it
-#: cannot be an object of the namespace, and is null otherwise; its address is as it stands. What
-#: follows is known of candidates of ours alone.
+#: Objects that a list names. An address is relative to the namespace. If the object cannot be in
+#: the namespace, ``elsewhere`` has the reason, and the address is as in the list; else it is null.
+#: The columns from ``size`` on are only known for our own candidates.
 NAMED: Final = schema(
     HASHES,
     "address string not null, in_place boolean not null, elsewhere string, size bigint, "
     "reason string, commit_id string, branch string",
 )
-#: Work on one core, in seconds, to read a file, and a byte of it.
+#: Seconds of one core to read a file, and a byte of it.
 _FILE_S: Final = 0.02
 _BYTE_S: Final = 2e-8
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -309,7 +309,7 @@ def read_mark(work: SessionFolder, mark: ForeignMark) -> Dataset:
     """Read the lists of a mark: the objects that it names, each once (``NAMED``).
 
     Raises:
-        IntegrityError: a list is missing, damaged, or not of the length that the summary says, or
+        IntegrityError: a list is missing or damaged, the number of objects is not the summary's, or
             the lists in text name other objects than those in Parquet.
     """
     connections = work.connections
@@ -343,7 +343,7 @@ def _over(ctx: RunContext, task: Callable[[Sequence[str]], T], files: Mapping[st
 def _read_files(
     connections: Connections, url: str, folder: str, keys: Sequence[str]
 ) -> tuple[list[Part], KeyDigest]:
-    """Files of ``NAMED``, as often as lists name an object; and the digest of the lists' lines."""
+    """Files of ``NAMED``, with duplicates of the lists; and the digest of the lists' lines."""
     store, namespace = connections.store(), connections.namespace()
     writer = PartWriter(connections.open(url), f"{folder}listed/", NAMED)
     lines = KeyDigest()
@@ -369,12 +369,12 @@ def _lines_of(connections: Connections, keys: Sequence[str]) -> KeyDigest:
 
 
 def _digest_of_lines(addresses: pa.Array) -> KeyDigest:
-    """The digest of addresses as a list in text has them: one with a line break is two lines."""
+    """The digest of addresses as lines of a list in text; a line break in one makes two lines."""
     return key_digest(pc.list_flatten(pc.split_pattern(addresses, "\n")))
 
 
 def _lists(store: ObjectStore, keys: Sequence[str]) -> Iterator[pa.Array]:
-    """The addresses in each of some files; IntegrityError where one is missing, or no list."""
+    """The addresses in each file; raises IntegrityError for a missing or invalid list."""
     for key in keys:
         try:
             data = store.get(key)
@@ -382,7 +382,7 @@ def _lists(store: ObjectStore, keys: Sequence[str]) -> Iterator[pa.Array]:
             raise IntegrityError(f"{store.url}/{key} is missing: something removed it") from error
         try:
             yield _READERS[key.rpartition(".")[2]](data)
-        # What does not decompress is an OSError of Arrow's.
+        # For data that it cannot decompress, Arrow raises OSError.
         except (pa.ArrowException, ValueError, KeyError, OSError) as error:
             raise IntegrityError(f"{store.url}/{key} is no list of addresses: {error}") from error
 
@@ -393,7 +393,7 @@ def _column(data: bytes) -> pa.Array:
 
 
 def _csv(data: bytes) -> pa.Array:
-    # Arrow takes a quote that is not closed as closed at the end.
+    # Arrow accepts a quote that is not closed before the end.
     if not data.endswith(b"\n") or data.count(b'"') % 2:
         raise ValueError("it does not end with a whole line")
     rows = pa_csv.read_csv(
@@ -434,7 +434,7 @@ _READERS: Final[Mapping[str, Callable[[bytes], pa.Array]]] = {
 
 
 def _placed(namespace: StorageNamespace, addresses: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Addresses relative to the namespace; of those that cannot be, why they are elsewhere."""
+    """Addresses relative to the namespace; and reasons for those outside of it, else null."""
     full = pc.match_substring_regex(addresses, f"^{_SCHEME.pattern}")
     found = addresses.filter(pc.invert(full)).to_pylist()
     whys: list[str | None] = [None] * len(found)
@@ -451,5 +451,5 @@ def _placed(namespace: StorageNamespace, addresses: pa.Array) -> tuple[pa.Array,
 
 
 def _as_written(address: str, meant: AbstractSet[str]) -> str:
-    """The relative key of a full address as it stands, without percent-decoding."""
+    """The relative key of a full address as written, without percent-decoding."""
     return min(meant, key=lambda one: (not address.endswith(one), -len(one), one))

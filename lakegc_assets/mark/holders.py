@@ -1,4 +1,4 @@
-"""Commits and ranges that hold, or held, a few objects, and at which paths: for people who ask."""
+"""Commits and ranges that hold or held a few objects, with the paths: for questions of people."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _IDS: Final = schema("range_id string")
 
 
 def ranges_naming(ctx: RunContext, ranges: pa.Table, addresses: Collection[str]) -> list[str]:
-    """The ranges that may name one of some addresses, by their hashes: ids, in order.
+    """The sorted ids of the ranges that may name one of the addresses, by hashes.
 
-    ``ranges``: to look into: range_id, and entries or null.
+    ``ranges``: range_id and entries of the ranges to search; entries may be null.
     ``addresses``: a few, relative to the namespace.
 
     Raises:
@@ -59,9 +59,11 @@ def ranges_naming(ctx: RunContext, ranges: pa.Table, addresses: Collection[str])
 def paths_in(
     connections: Connections, range_id: str, addresses: Collection[str], prefix: str = ""
 ) -> dict[str, str]:
-    """The first paths at which a range names some addresses, in whatever spelling, by these.
+    """The first path at which a range names each address, in any spelling, by address.
 
-    For people: bytes of a path that are no text are replaced. ``prefix``: of the paths.
+    The result is for people: bytes of a path that are not UTF-8 are replaced.
+
+    ``prefix``: only paths with this prefix count.
 
     Raises:
         IntegrityError: the range is missing or damaged.
@@ -83,14 +85,14 @@ class PathHolder(NamedTuple):
     """A commit that keeps an object by a rule of paths."""
 
     commit: str
-    #: Whose days count; None for what no branch leads to.
+    #: The branch whose retention counts; None if no branch leads to the commit.
     branch: str | None
     path: str
     rule: str
 
 
 def path_holder(ctx: RunContext, attempt: AttemptArtifacts, address: str) -> PathHolder | None:
-    """A commit that keeps an object by a rule of ``paths``; None where none does.
+    """A commit that keeps an object by a rule of ``paths``; None without one.
 
     Raises:
         IntegrityError: a metarange or range is missing or damaged.
@@ -114,9 +116,9 @@ def path_holder(ctx: RunContext, attempt: AttemptArtifacts, address: str) -> Pat
 def paths_of(
     ctx: RunContext, attempt: AttemptArtifacts, commits: Mapping[str, str]
 ) -> dict[str, str]:
-    """A path of each of a few candidates, as far as their commits tell.
+    """A path for each of a few candidates, as far as their commits have one.
 
-    ``commits``: the expired commit that held each address last.
+    ``commits``: the last expired commit that held each address.
 
     Raises:
         LakegcError: a metarange or range cannot be read.
@@ -136,20 +138,20 @@ def paths_of(
 def _commits_of(
     attempt: AttemptArtifacts, parts: Collection[str], columns: list[str]
 ) -> list[dict[str, str]]:
-    """Rows of those of some parts of ``active_commits`` that a mark has."""
+    """Rows of the given parts of ``active_commits``; parts that the mark lacks have none."""
     there = sorted(attempt.manifest(ASSET).parts.keys() & parts)
     return [row for part in there for row in attempt.read(ASSET, part, columns).to_pylist()]
 
 
 class Held(NamedTuple):
-    """A path at which an object was committed, and the commit; None where lakeFS lists none."""
+    """A path at which an object was committed, and the commit; None if lakeFS does not list it."""
 
     path: str
     commit: str | None
 
 
 def unreachable_holder(ctx: RunContext, attempt: AttemptArtifacts, address: str) -> Held | None:
-    """The commit, unknown to the mark, that held an object; None if it was never committed.
+    """The commit, unknown to the mark, that held an object; None if no commit held it.
 
     Raises:
         IntegrityError: a range or metarange is missing or damaged.
@@ -176,7 +178,7 @@ def unreachable_holder(ctx: RunContext, attempt: AttemptArtifacts, address: str)
 def _commit_of(
     client: LakeFSClient, connections: Connections, repository: str, metaranges: Collection[str]
 ) -> str | None:
-    """A commit with one of some metaranges; None where lakeFS lists none, or does not list."""
+    """A commit with one of the metaranges; None if lakeFS lists none, or cannot list commits."""
 
     def records(name: str) -> list[Record]:
         return read_dump(connections.fetch_table(name), name, "commit").records

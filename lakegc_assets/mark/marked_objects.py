@@ -1,4 +1,4 @@
-"""A finished mark, and the objects that it names, as files in the order of the addresses."""
+"""A finished mark, and the objects that it names, as files sorted by address."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def known_attempt(
 ) -> AttemptArtifacts:
     """The present attempt of a run.
 
-    ``store``: opens the store rooted at the namespace, where the run is unknown.
+    ``store``: opens the store of the namespace; called if the run is unknown.
 
     Raises:
-        RefusedError: the run is unknown, and what mark the namespace has under its id.
+        RefusedError: the run is unknown; the message tells the mark with its id, if any.
     """
     try:
         return root.attempt(repository, run)
     except RefusedError as unknown:
         what = ""
-        # Who cannot be asked has nothing to add.
+        # If the store does not answer, the first error stands alone.
         with suppress(LakegcError):
             what = _in_namespace(store(), repository, run)
         if not what:
@@ -67,10 +67,10 @@ def _in_namespace(store: ObjectStore, repository: str, run: str) -> str:
 
 
 def require_candidates(attempt: AttemptArtifacts) -> None:
-    """Refuse a mark that has not found its candidates, so that it can be asked nothing.
+    """Refuse a mark that did not find its candidates.
 
     Raises:
-        RefusedError: it did not finish.
+        RefusedError: the mark did not finish.
     """
     if not attempt.has("deletion_candidates"):
         raise RefusedError(
@@ -79,12 +79,12 @@ def require_candidates(attempt: AttemptArtifacts) -> None:
 
 
 def published_mark(ctx: RunContext) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:
-    """The frozen mark of a run and its manifests, with its summary in the namespace compared.
+    """The frozen mark of a run and its manifests, after a comparison with its published summary.
 
     Raises:
-        RefusedError: the mark is unknown, failed or not published, or another version made it,
-            which spares something else.
-        IntegrityError: it is not what its manifests, or its summary, say.
+        RefusedError: the mark is unknown, failed, was not published, or another version made it,
+            and spares other objects.
+        IntegrityError: the mark differs from its manifests or its summary.
     """
     store = ctx.connections.store()
     summary = read_summary(store, ctx.run)
@@ -113,14 +113,14 @@ def published_mark(ctx: RunContext) -> tuple[AttemptArtifacts, Mapping[str, Mani
     return attempt, chain
 
 
-#: Rows that are compared with a digest in one task, and its work for each, in seconds of one core.
+#: Rows that one task compares with a digest, and seconds of one core for each row.
 ROWS_PER_TASK: Final = 2_000_000
 _ROW_S: Final = 1e-7
 _COLUMNS: Final = ("address", "hash")
 
 
 class Stretch(NamedTuple):
-    """Some rows of a file that stand together."""
+    """Consecutive rows of a file."""
 
     part: Part
     begin: int
@@ -128,7 +128,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(parts: Sequence[Part], each: int) -> list[list[Stretch]]:
-    """Cut the rows of some files, in their order, into pieces of so many rows."""
+    """Cut the rows of files, in their order, into pieces of ``each`` rows."""
     pieces: list[list[Stretch]] = []
     room = 0
     for part in parts:
@@ -147,7 +147,7 @@ def stretches(parts: Sequence[Part], each: int) -> list[list[Stretch]]:
 def read_stretches(
     store: ObjectStore, piece: Sequence[Stretch], columns: Sequence[str]
 ) -> pa.Table:
-    """The rows of a piece, which has at least one.
+    """The rows of a piece that is not empty.
 
     Raises:
         IntegrityError: a file is missing or changed.
@@ -161,18 +161,18 @@ def read_stretches(
 def marked_in_order(
     ctx: RunContext, attempt: AttemptArtifacts, marked: Manifest, folder: str
 ) -> Dataset:
-    """Sort the objects that a mark names by address, after a comparison with the mark's digest.
+    """Sort the objects that a mark names by address, and compare them with the mark's digest.
 
-    ``marked``: manifest of its ``deletion_candidates``.
+    ``marked``: manifest of the mark's ``deletion_candidates``.
 
     Returns:
         All of them, each once (``LISTING``).
 
     Raises:
-        IntegrityError: it is not what its manifest says.
+        IntegrityError: the objects differ from the manifest.
     """
     found = Dataset(attempt.url, marked.parts["data"], LISTING)
-    # Of what one batch deletes the order is of no use.
+    # If one batch deletes all objects, their order does not matter.
     if found.rows > ctx.settings.sweep_batch:
         with ctx.frames() as frames:
             ordered = relations.in_order(frames.read(found))
@@ -189,10 +189,10 @@ def marked_in_order(
 
 
 def digest_of(ctx: RunContext, rows: Dataset) -> KeyDigest:
-    """The digest of the addresses of some rows (``LISTING``, and perhaps more), by tasks.
+    """The digest of the addresses of rows (``LISTING``; more columns may follow), by tasks.
 
     Raises:
-        IntegrityError: a hash is not that of its address, or a file is not what it was.
+        IntegrityError: a hash is not the hash of its address, or a file has changed.
     """
     pieces = stretches([part for part in rows.parts if part.rows], ROWS_PER_TASK)
     task, seconds = partial(_digest_of, ctx.connections, rows.url), rows.rows * _ROW_S
@@ -200,7 +200,7 @@ def digest_of(ctx: RunContext, rows: Dataset) -> KeyDigest:
 
 
 def _digest_of(connections: Connections, url: str, piece: Sequence[Stretch]) -> KeyDigest:
-    """The digest of the addresses of one piece, whose hashes are compared with live ones later."""
+    """The digest of the addresses of a piece; verifies the hashes, which later decide on life."""
     store, digest = connections.open(url), KeyDigest()
     for part, begin, count in piece:
         rows = read_part(store, part, _COLUMNS).slice(begin, count)

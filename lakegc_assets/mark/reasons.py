@@ -1,6 +1,7 @@
-"""Reasons: which expired commit held a candidate last, and why a run retains what a list names.
+"""Reasons: the last expired commit that held a candidate, and why a run keeps a named object.
 
-Objects are found by their hashes. A wrong reason, by two addresses of one hash, harms nobody.
+Objects are found by their hashes. If two addresses share a hash, a reason may be wrong: reasons
+delete and keep nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES, KeyDigest
 
 CANDIDATES: Final = schema(LISTING, "reason string not null, commit_id string, branch string")
-#: Columns of what relations take and give.
+#: Columns of the inputs and results of relations.
 HOLDERS: Final = schema(HASHES, "commit_id string, branch string")
 _RANGES: Final = schema("range_id string, rank bigint")
 _COMMITS: Final = schema("rank bigint, commit_id string, branch string")
@@ -57,9 +58,9 @@ _TOTALS: Final = schema([CANDIDATES.field("reason")], "objects bigint, bytes big
 
 @dataclass(frozen=True)
 class Written:
-    """Candidates that were written."""
+    """Candidates as they were written."""
 
-    #: Rows of ``CANDIDATES``, in the order of their addresses.
+    #: Files of ``CANDIDATES``, sorted by address.
     parts: Sequence[Part] = ()
     digest: KeyDigest = field(default_factory=KeyDigest)
     by_reason: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -67,12 +68,12 @@ class Written:
 
 @reads_tables
 def last_holders(work: SessionFolder, attempt: AttemptArtifacts, dead: DataFrame) -> DataFrame:
-    """The expired commits that held candidates last (``HOLDERS``), by the hashes of these.
+    """The last expired commits that held candidates (``HOLDERS``), by the candidates' hashes.
 
-    Where none that lakeFS still names did, those count that an earlier mark knew. Ranges of expired
-    commits that active commits hold as well cannot name a candidate (B without A
-    of lakeFS #1932), so they are not read. Nothing that is live depends on the others: what cannot
-    be read of them says no reason, and the log names it.
+    A commit that only an earlier mark knew counts if no commit that lakeFS still names held the
+    candidate. Ranges that an active commit also holds are not read: they cannot name a candidate
+    (B without A of lakeFS #1932). No live set depends on the other ranges: an unreadable range
+    gives no reasons, and the log names it.
     """
     expired = attempt.read("active_commits", "expired")
     rows = expired.select(["creation_date", "commit_id", "branch", "metarange_id"]).to_pylist()
@@ -103,11 +104,11 @@ def find_holders(
     *,
     strict: bool = True,
 ) -> DataFrame:
-    """The last of some commits to hold each of some objects (``HOLDERS``).
+    """The last of the commits that held each object (``HOLDERS``).
 
     ``objects``: by their hashes.
-    ``rows``: the commits (commit_id, branch, metarange_id).
-    ``without``: ids of ranges that are of no interest.
+    ``rows``: the commits in ascending order (commit_id, branch, metarange_id).
+    ``without``: ids of ranges to leave out.
     ``strict``: whether a missing or damaged metarange or range is an error; else it is left out.
 
     Raises:
@@ -139,7 +140,7 @@ def find_holders(
 def _readable(
     ctx: RunContext, ranks: Mapping[str, int], without: pa.Array | None
 ) -> dict[str, int]:
-    """The readable ones of some metaranges (ids, with a number for each)."""
+    """The metaranges that can be read, with their ranks."""
 
     def read(ids: Sequence[str]) -> None:
         ranges_of(ctx, {i: ranks[i] for i in ids}, without)
@@ -149,10 +150,10 @@ def _readable(
 
 
 def write_candidates(work: SessionFolder, dead: DataFrame, holders: DataFrame) -> Written:
-    """Write candidates (``LISTING``) with their reason, and who held them last (``HOLDERS``).
+    """Write candidates (``LISTING``) with their reason and their last holder (``HOLDERS``).
 
     Raises:
-        IntegrityError: a file is not what it was.
+        IntegrityError: a written file has changed.
     """
     candidates = relations.with_reasons(dead, holders)
     parts = work.write(candidates, "data", CANDIDATES, "write candidates")
@@ -168,7 +169,7 @@ def _by_reason(work: SessionFolder, parts: Sequence[Part]) -> dict[str, dict[str
     return {row["reason"]: {name: row[name] for name in ("objects", "bytes")} for row in rows}
 
 
-#: ``size`` is null for what the store does not hold, ``commit_id`` for what no commit holds.
+#: ``size`` is null if the store does not hold the object, ``commit_id`` if no commit does.
 SURVIVORS: Final = schema(
     HASHES,
     "address string not null, size bigint, kind string not null, why string not null, "
@@ -185,8 +186,8 @@ _SURVIVOR_TOTALS: Final = schema(
 )
 
 
-#: Objects of a list that survive a run (``SURVIVORS``); and totals: kind, why, objects, how many of
-#: these were listed, and the bytes of those, which are null where none was.
+#: Objects of a list that a run keeps (``SURVIVORS``); and totals: kind, why, objects, sized (the
+#: number of listed ones), and bytes of the listed ones, null without any.
 Survivors = tuple[Dataset, Sequence[Mapping[str, Any]]]
 
 
@@ -200,14 +201,15 @@ def survivors(
 ) -> Survivors:
     """Objects that a list names and a run would not delete, each with the reason why it stays.
 
-    ``attempt``: of the run that is asked, with all before its candidates.
-    ``spared``: what that run spared (``SPARED``), in its own store.
-    ``named``: what the list names (``NAMED``).
-    ``candidates``: what that run would delete, by hashes.
-    ``swept``: of the run whose mark the list is; what its sweep has deleted is told as that.
+    ``attempt``: attempt of that run, with all assets before its candidates.
+    ``spared``: objects that the run spared (``SPARED``), in its own store.
+    ``named``: objects that the list names (``NAMED``).
+    ``candidates``: hashes of the objects that the run would delete.
+    ``swept``: attempt of the run whose mark the list is; objects that its sweep has deleted are
+        shown as deleted.
 
     Raises:
-        IntegrityError: a file is not what it was.
+        IntegrityError: a file has changed.
     """
     frames = work.frames
     listing = attempt.manifest("store_listing")
@@ -254,7 +256,7 @@ def survivors(
 
 
 def _outcomes_of(work: SessionFolder, swept: AttemptArtifacts | None) -> DataFrame:
-    """The outcomes of the objects of a run (``SWEPT``); none where no sweep of it has ended."""
+    """The outcomes of a run's sweep (``SWEPT``); empty if no sweep of it has ended."""
     if swept is None or not swept.has("swept_set"):
         return work.frames.create(SWEPT.empty_table())
     parts = swept.manifest("swept_set").parts["data"]
@@ -262,7 +264,7 @@ def _outcomes_of(work: SessionFolder, swept: AttemptArtifacts | None) -> DataFra
 
 
 def _committed_why(attempt: AttemptArtifacts, listing: Manifest) -> str:
-    """Why a run keeps what is committed, in general."""
+    """The general reason why a run keeps committed objects."""
     if every_range(listing, attempt.manifest("active_commits").facts["rules"]):
         return ANY_RANGE
     has_paths = PATH_RANGES in attempt.manifest("committed_addresses").parts
@@ -270,14 +272,14 @@ def _committed_why(attempt: AttemptArtifacts, listing: Manifest) -> str:
 
 
 def missing_from(listing: Manifest) -> str:
-    """The kind of what a listing lacks: that of the whole store alone tells that it is gone."""
+    """The kind of objects that a listing lacks; only a whole listing proves absence."""
     if listing.mode == "committed":
         return NOT_LOOKED_AT
     return NOT_REPORTED if listing.facts.get("mode") == INVENTORY else MISSING
 
 
 def _has_adopted(attempt: AttemptArtifacts) -> bool:
-    """Return whether the candidates of a run that has some are those of a mark that it adopted."""
+    """Return whether a run has candidates, and adopted a mark for them."""
     asset = "deletion_candidates"
     return attempt.has(asset) and "adopted" in attempt.manifest(asset).facts
 
@@ -291,7 +293,7 @@ def _active_holders(work: SessionFolder, attempt: AttemptArtifacts, held: DataFr
 
 
 def sentence(row: Mapping[str, Any]) -> str:
-    """Why an object stays, with who holds it, by its row of ``SURVIVORS``."""
+    """The reason why an object stays, with its holder, from its row of ``SURVIVORS``."""
     why = str(row["why"])
     if row["kind"] == COMMITTED and row["commit_id"] is not None:
         on = f" of branch {row['branch']!r}" if row["branch"] else ""

@@ -1,11 +1,11 @@
-"""Candidates beside entries of branch HEADs with their size and etag, and evidence of both.
+"""Relations that compare candidates with entries of branch HEADs, by size and etag.
 
-An *entry* is a row (range_id, hash, size, etag_hash): what a range at a branch HEAD holds. An
-``etag_hash`` of 0 says nothing about the content. A *signature* is a row (size, signature): a size,
-and the hash of an etag, or ``ANY`` for whatever etag; with ``ANY`` for its size, too, it is that of
-an entry whose size says nothing, and of every candidate. A *match* is a row (range_id, size,
-signature, entries): how many entries of a range have a signature. Two etags with one hash only mean
-that more paths are asked for.
+An *entry* is a row (range_id, hash, size, etag_hash) of a range at a branch HEAD. An ``etag_hash``
+of 0 says nothing about the content. A *signature* is a row (size, signature): a size, and the hash
+of an etag, or ``ANY`` for any etag. The signature (``ANY``, ``ANY``) is that of an entry whose size
+proves nothing, and every candidate has it. A *match* is a row (range_id, size, signature, entries):
+the number of entries of a range with a signature. If two etags share a hash, more paths are asked
+for, and nothing else happens.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pyspark.sql import Column, DataFrame
 
 from lakegc_assets.engine.relation import F, Window, relation
 
-#: Objects that may be read to know their checksum, in bytes.
+#: Maximum size of an object that is read for its checksum, in bytes.
 SMALL: Final = 64 << 10
-#: In place of the hash of an etag, where only the size counts; and of a size that says nothing.
+#: Replaces the hash of an etag if only the size counts, and a size that proves nothing.
 ANY: Final = 0x6E6F20657461670A
 SERVED: Final = "lakeFS serves it"
 UNVERIFIED: Final = "more paths at branch HEADs look like it than may be asked"
-#: Turns at most in which signatures are asked for; each has as many paths as all before it.
+#: Maximum number of turns; each turn has as many paths as all turns before it together.
 _TURNS: Final = 40
 _KEY: Final = ["size", "signature"]
 
@@ -37,22 +37,22 @@ def etag_evidence(
     store: Sequence[DataFrame],
     few: bool,  # noqa: FBT001 - as its twin
 ) -> DataFrame:
-    """Agreement of entries with the listed objects they address, in etag and size.
+    """Compare entries with the listed objects at their addresses, in etag and size.
 
     Args:
-        entries: those of some ranges.
-        ranges: range_id, number: these ranges, each once. Entries are moved with the number, which
-            is an eighth of the id.
+        entries: entries of the ranges.
+        ranges: range_id, number: the ranges, each once. Spark exchanges entries with the number,
+            which has an eighth of the size of the id.
         store: Store DF (hash, etag_hash, last_modified, size), in pieces.
-        few: whether all pieces together may be sent to each task, so that entries need not be
-            exchanged: an optimized run compares all of them with what was listed since.
+        few: whether Spark may broadcast all pieces together, so that it need not exchange entries:
+            an optimized run compares all entries with the newly listed objects.
 
     Returns:
-        number; piece, the number of the piece; whether all etags agree there, as 1 or 0;
-        newest, when the last of the objects compared was written; small_agree, whether an object
-        that may be read has the etag of its entry, as 1 or 0; sizes_agree, whether all sizes are
-        those of the objects, as 1 or 0. Where no etag was compared, agree and newest are null; each
-        range is in the answer: piece and sizes_agree are null of what no piece lists.
+        number; piece, the number of the piece; agree, 1 if all etags agree, else 0; newest, the
+        time of the newest compared object; small_agree, 1 if the etag of an object of at most
+        ``SMALL`` bytes agrees, else 0; sizes_agree, 1 if all sizes agree, else 0. If no etag was
+        compared, agree and newest are null. Every range has a row; for entries that no piece lists,
+        piece and sizes_agree are null.
     """
     pieces = [
         one.select(
@@ -66,7 +66,7 @@ def etag_evidence(
     ]
     listed = reduce(lambda some, more: some.unionByName(more), pieces)
     if few:
-        # That its parts are small is lost in a union.
+        # A union hides from Spark that its parts are small.
         listed = listed.hint("broadcast")
     compared = F.col("piece").isNotNull() & (F.col("etag_hash") != 0)
     agrees = F.col("etag_hash") == F.col("listed")
@@ -76,7 +76,7 @@ def etag_evidence(
     pairs = numbered.join(listed, "hash", "left").select(
         *("number", "piece", "size", "listed_size", "etag_hash", "listed", "last_modified")
     )
-    # Of what is not listed neither holds.
+    # If the object is not listed, neither condition is true, and the result is null.
     same_size = F.when(F.col("size") == F.col("listed_size"), F.lit(1)).when(
         F.col("size") != F.col("listed_size"), F.lit(0)
     )
@@ -90,17 +90,17 @@ def etag_evidence(
 
 @relation
 def unclear_entries(entries: DataFrame, store: DataFrame) -> DataFrame:
-    """Entries whose objects are not listed in their sizes, by what they look like.
+    """Entries whose size the listing does not confirm, grouped by size and etag.
 
-    lakeFS takes sizes as clients declare them. Where one is wrong, others may be, so that only
-    those count that the listing confirms.
+    lakeFS stores sizes as clients declare them. If one is wrong, others may be wrong, too, so only
+    sizes that the listing confirms count.
 
     Args:
-        entries: those of some ranges.
+        entries: entries of ranges.
         store: Store DF (hash, size).
 
     Returns:
-        range_id, size, etag_hash, entries: how many there are.
+        range_id, size, etag_hash, entries (their number).
     """
     listed = store.select("hash", F.col("size").alias("listed_size"))
     confirmed = F.coalesce(F.col("size") == F.col("listed_size"), F.lit(False))
@@ -110,37 +110,37 @@ def unclear_entries(entries: DataFrame, store: DataFrame) -> DataFrame:
 
 @relation
 def unclear_matches(unclear: DataFrame) -> DataFrame:
-    """Matches of entries with unclear sizes, which are the same for every candidate.
+    """Matches of entries with unclear sizes; every candidate has these matches.
 
-    ``unclear``: as ``unclear_entries`` gives it.
+    ``unclear``: from ``unclear_entries``.
     """
     counted = unclear.groupBy("range_id").agg(F.sum("entries").cast("bigint").alias("entries"))
     any_size, any_etag = F.lit(ANY).alias("size"), F.lit(ANY).alias("signature")
     return counted.select("range_id", any_size, any_etag, "entries")
 
 
-# Which signatures entries have
+# Signatures of entries
 
 
 @relation
 def possible_signatures(candidates: DataFrame, by_etag: bool) -> DataFrame:  # noqa: FBT001 - as its twin
-    """Every signature that may count for a candidate, each once.
+    """Every signature that a candidate may have, each once.
 
-    ``by_etag``: whether etags may be compared; else only sizes are.
+    ``by_etag``: whether etags may be compared; else only sizes are compared.
     """
-    # An entry whose etag says nothing matches all of its size.
+    # An entry whose etag says nothing (0) matches every candidate of its size.
     columns = [F.lit(ANY), F.col("etag_hash"), F.lit(0)] if by_etag else [F.lit(ANY)]
-    # One pass over the candidates; a union would also hide from Spark that they are few.
+    # One pass over the candidates; a union would also hide from Spark that there are few.
     each = F.explode(F.array(*(column.cast("bigint") for column in columns)))
     return candidates.select("size", each.alias("signature")).distinct()
 
 
 @relation
 def matches(entries: DataFrame, signatures: DataFrame) -> DataFrame:
-    """Number of entries of each range with each of some signatures (a match)."""
+    """Number of entries of each range with each of the signatures (a match)."""
     sizes = signatures.select("size").distinct()
     near = entries.select("range_id", "size", "etag_hash").join(sizes, "size", "left_semi")
-    # One pass over the entries, which are many: a union would read them twice.
+    # One pass over the many entries: a union would read them twice.
     either = F.explode(F.array(F.col("etag_hash"), F.lit(ANY).cast("bigint")))
     both = near.select("range_id", "size", either.alias("signature"))
     found = both.join(signatures, _KEY, "left_semi")
@@ -149,14 +149,14 @@ def matches(entries: DataFrame, signatures: DataFrame) -> DataFrame:
 
 @relation
 def matches_in(known: DataFrame, ranges: DataFrame, signatures: DataFrame) -> DataFrame:
-    """The matches in some ranges (range_id) with some signatures."""
+    """The matches in ``ranges`` (range_id) with the signatures."""
     held = known.join(ranges, "range_id", "left_semi")
     return held.join(signatures, _KEY, "left_semi").select(*known.columns)
 
 
 @relation
 def other_signatures(signatures: DataFrame, known: DataFrame) -> DataFrame:
-    """Signatures that are not among others, each once."""
+    """Signatures that are not in ``known``, each once."""
     return signatures.select(*_KEY).distinct().join(known, _KEY, "left_anti")
 
 
@@ -170,17 +170,17 @@ def signatures_of(
     contents: DataFrame,
     unclear: bool,  # noqa: FBT001 - as its twin
 ) -> DataFrame:
-    """The signatures of each candidate (address, size, signature): it is asked for by all of them.
+    """The signatures of each candidate (address, size, signature); all of them are asked for.
 
-    Where its etag is a checksum, these are that etag, and an unclear one. Where its content is
-    known, they are the checksum of that, the etag that the store gave, and an unclear one. Else
-    whatever has its size matches.
+    If the etag of a candidate is a checksum, its signatures are this etag and an unclear one. If
+    its content was read, they are the content's checksum, the store's etag, and an unclear one.
+    Otherwise the candidate matches every entry of its size.
 
     Args:
         candidates: address, size, last_modified, etag_hash.
-        until: what was written until then has its checksum as etag; None where nothing has.
-        contents: address, content: hashes of the checksums of what was read of some.
-        unclear: whether there are entries whose sizes say nothing, which match all candidates.
+        until: etags of objects written up to this time are checksums; None if no etag is one.
+        contents: address, content: hashes of the checksums of candidates that were read.
+        unclear: whether entries exist whose sizes prove nothing; these match all candidates.
     """
     read = candidates.join(contents, "address", "left").select(
         "address", "size", "last_modified", "etag_hash", "content"
@@ -204,7 +204,7 @@ def _with_signature(rows: DataFrame, signature: str | int) -> DataFrame:
 
 def _comparable(until: datetime) -> Column:
     known = (F.col("etag_hash") != 0) & (F.col("last_modified") <= F.lit(until))
-    # What nobody can tell is not comparable, in any case.
+    # A null condition means unknown, and counts as not comparable.
     return F.coalesce(known, F.lit(False))
 
 
@@ -213,16 +213,16 @@ def _doubtful(candidates: DataFrame, until: datetime | None) -> DataFrame:
     return candidates if until is None else candidates.where(~_comparable(until))
 
 
-# What is read of candidates
+# Candidates to read
 
 
 @relation
 def sample(candidates: DataFrame, most: int, newest: int, others: int) -> DataFrame:
-    """Some small candidates whose etags may be checksums: the newest, and a few others.
+    """Small candidates whose etags may be checksums: the newest, and a few others.
 
-    ``most``: bytes of one.
-    ``newest``: so many of the newest ones.
-    ``others``: so many of the others.
+    ``most``: maximum size of one, in bytes.
+    ``newest``: number of the newest ones.
+    ``others``: number of the others.
     """
     small = candidates.where((F.col("etag_hash") != 0) & (F.col("size") <= most))
     last = small.orderBy(F.col("last_modified").desc(), "address").limit(newest)
@@ -239,12 +239,12 @@ def doubtful_sizes(
 
     Args:
         candidates: size, last_modified, etag_hash.
-        matches: those of the candidates.
-        ranges: range_id, branches: how many have it, pages: that a listing of it takes.
-        until: as ``signatures_of`` takes it.
+        matches: matches of the candidates.
+        ranges: range_id, branches (number that hold it), pages (of a listing of it).
+        until: as in ``signatures_of``.
 
     Returns:
-        size; candidates: how many; paths at branches to ask for; pages to list for that.
+        size; candidates (number); paths to ask for at branches; pages to list for these.
     """
     small = _doubtful(candidates, until).where(F.col("size") <= SMALL)
     members = small.groupBy("size").agg(F.count(F.lit(1)).alias("candidates"))
@@ -252,7 +252,7 @@ def doubtful_sizes(
     costs = held.select(
         "size",
         (F.col("entries") * F.col("branches")).alias("of_paths"),
-        # Paths that lie close by share a page.
+        # Paths that are close to each other share a page.
         (F.least("entries", "pages") * F.col("branches")).alias("of_pages"),
     )
     of_size = costs.groupBy("size").agg(
@@ -264,24 +264,24 @@ def doubtful_sizes(
 
 @relation
 def to_read(candidates: DataFrame, sizes: DataFrame, until: datetime | None) -> DataFrame:
-    """Candidates (address, size) of some sizes whose etags are no checksums.
+    """Candidates (address, size) of the given sizes whose etags are no checksums.
 
-    ``sizes``: size, most: so many of each.
-    ``until``: as ``signatures_of`` takes it.
+    ``sizes``: size, most: maximum number of candidates of each size.
+    ``until``: as in ``signatures_of``.
     """
     some = _doubtful(candidates, until).join(sizes, "size").select("address", "size", "most")
     number = F.row_number().over(Window.partitionBy("size").orderBy("address"))
     return some.withColumn("number", number).where("number <= most").select("address", "size")
 
 
-# What is asked
+# Signatures to ask for
 
 
 @relation
 def paths_of_signatures(matches: DataFrame, signatures: DataFrame, ranges: DataFrame) -> DataFrame:
-    """At how many paths of branches each signature is found (size, signature, paths).
+    """Number of paths at branches with each signature (size, signature, paths).
 
-    ``ranges``: range_id, branches: how many have it.
+    ``ranges``: range_id, branches: the number of branches that hold it.
     """
     mine = matches.join(signatures.select(*_KEY).distinct(), _KEY, "left_semi")
     held = mine.join(ranges, "range_id").select(
@@ -294,8 +294,8 @@ def paths_of_signatures(matches: DataFrame, signatures: DataFrame, ranges: DataF
 def signatures_by_paths(signatures: DataFrame, most: int, kinds: int) -> DataFrame:
     """Number of signatures by the number of their paths (paths, signatures), fewest paths first.
 
-    ``most``: paths of a signature.
-    ``kinds``: rows at most.
+    ``most``: maximum number of paths of a signature.
+    ``kinds``: maximum number of rows.
     """
     counted = signatures.where(F.col("paths") <= most).groupBy("paths")
     return counted.agg(F.count(F.lit(1)).alias("signatures")).orderBy("paths").limit(kinds)
@@ -303,13 +303,13 @@ def signatures_by_paths(signatures: DataFrame, most: int, kinds: int) -> DataFra
 
 @relation
 def asked_signatures(signatures: DataFrame, before: DataFrame, most: int, first: int) -> DataFrame:
-    """The signatures to ask for, the rarest first, and in which turn (size, signature, turn).
+    """The signatures to ask for, each with its turn, the rarest first (size, signature, turn).
 
     Args:
         signatures: size, signature, paths.
-        before: paths, before: paths of all signatures that are rarer than those with so many.
-        most: paths of all signatures together.
-        first: paths of the first turn; all turns before one have as many as it has.
+        before: paths, before: the number of paths of all signatures that have fewer paths each.
+        most: maximum number of paths of all signatures together.
+        first: paths in the first turn; each turn has as many as all turns before it together.
     """
     ordered = Window.partitionBy("paths").orderBy("size", "signature")
     ranked = signatures.withColumn("number", F.row_number().over(ordered))
@@ -327,7 +327,7 @@ def asked_signatures(signatures: DataFrame, before: DataFrame, most: int, first:
 
 @relation
 def ranges_with(matches: DataFrame, signatures: DataFrame) -> DataFrame:
-    """The ranges (range_id) that hold entries of some signatures."""
+    """The ranges (range_id) that hold entries with one of the signatures."""
     held = matches.join(signatures.select(*_KEY), _KEY, "left_semi")
     return held.select("range_id").distinct()
 
@@ -338,7 +338,7 @@ def sizes_of(candidates: DataFrame) -> DataFrame:
     return candidates.select("size").distinct()
 
 
-# What is answered
+# Answers
 
 
 @relation
@@ -349,9 +349,9 @@ def spared(
 
     Args:
         candidates: address.
-        served: name: what lakeFS serves; the last part of an address that nobody can resolve.
-        signatures: those of candidates.
-        doubtful: signatures of which not all paths were asked for.
+        served: name: addresses that lakeFS serves, or last parts of unresolvable addresses.
+        signatures: signatures of the candidates.
+        doubtful: signatures that were not asked for at all of their paths.
     """
     parts = candidates.select("address", F.element_at(F.split("address", "/"), -1).alias("part"))
     by_name = parts.join(served.select(F.col("name").alias("address")), "address", "left_semi")

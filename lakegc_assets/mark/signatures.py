@@ -1,15 +1,15 @@
-"""The signatures of candidates: their sizes, and their etags where these are checksums.
+"""The signatures of candidates: their sizes, and their etags if these are checksums.
 
-An entry of a branch HEAD with the signature of a candidate may be served from that candidate. An
-entry's etag may say nothing of what is served at its path (``etag_hash`` is 0): a copy that lakeFS
-makes keeps the etag of an upload in parts, or of another store, and its own object has another one.
-Such an entry matches all of its size.
+lakeFS may serve the path of an entry at a branch HEAD from a candidate with the entry's signature.
+An entry's etag may say nothing about the object that is served at its path (``etag_hash`` is 0):
+lakeFS's copy of an object keeps the etag of a multipart upload, or of another store, and the object
+of the copy has another etag. Such an entry matches every candidate of its size.
 
-lakeFS takes the size of an entry, too, as a client declares it. Where the listing has the object of
-one entry in another size, every entry whose size it does not confirm matches every candidate.
+Sizes of entries are also declared by clients. If the listing shows another size for the object of
+one entry, every entry whose size the listing does not confirm matches every candidate.
 
-The checksum of a small candidate without such an etag is found by reading it, where that takes less
-than to ask lakeFS about all paths at branch HEADs that match it.
+If the etag of a small candidate is no checksum, the candidate is read for it, if that takes less
+time than to ask lakeFS about all matching paths at branch HEADs.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from lakegc_assets.run.context import RunContext
 Integers = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.int32]
 
-#: Columns of what relations take and give; see ``signature_relations``.
+#: Columns of the inputs and results of relations; see ``signature_relations``.
 CANDIDATES: Final = pa.schema(
     [
         LISTING.field(name)
         for name in ("address", "hash", "size", "last_modified", "etag", "etag_hash")
     ]
 )
-#: Columns of candidates that their possible signatures are made of.
+#: Columns of candidates for their possible signatures.
 _COMPARED: Final = pa.schema([LISTING.field(name) for name in ("size", "etag_hash")])
 SAMPLED: Final = pa.schema(
     [LISTING.field(name) for name in ("address", "size", "last_modified", "etag")]
@@ -71,7 +71,7 @@ SAMPLED: Final = pa.schema(
 RANGES: Final = schema("range_id string, branches bigint, pages bigint")
 SIGNATURES: Final = schema("size bigint, signature bigint")
 MATCHES: Final = schema("range_id string", SIGNATURES, "entries bigint")
-#: Entries whose sizes say nothing, by what they look like in their range.
+#: Entries whose sizes prove nothing, by size and etag in their range.
 UNCLEAR: Final = schema("range_id string, size bigint, etag_hash bigint, entries bigint")
 RANGE_IDS: Final = schema("range_id string")
 SIZES: Final = schema("size bigint")
@@ -79,32 +79,32 @@ MOST: Final = schema(SIZES, "most bigint")
 SIZED: Final = schema(SIZES, "candidates bigint, paths bigint, pages bigint")
 TO_READ: Final = schema("address string", SIZES)
 
-#: Bytes of candidates that are read at most, to know their checksums.
+#: Maximum number of bytes of candidates that are read for their checksums.
 _MOST_BYTES: Final = 1 << 30
-#: A page of a listing, in seconds.
+#: Seconds for a page of a listing.
 _PAGE_S: Final = 0.03
 _COMPARE: Final = "compare entries at branch HEADs"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-#: Paths of a range that one page of a listing answers for, where they lie close by.
+#: Number of close paths of a range that one page of a listing answers for.
 _OF_PAGE: Final = 500
 
 
 @dataclass(frozen=True)
 class HeadRanges:
-    """The ranges of branch HEADs. Elsewhere they are named by their positions here."""
+    """The ranges of branch HEADs; other code refers to them by their positions here."""
 
     ranges: Sequence[Wanted] = ()
-    #: For each range, how many branches hold it.
+    #: For each range, the number of branches that hold it.
     branches: Integers = field(default_factory=lambda: np.empty(0, np.int64))
     #: For each branch, the positions of its ranges.
     of_branch: Mapping[str, Positions] = field(default_factory=dict)
 
     def entries(self) -> pa.Table:
-        """range_id, and entries or null."""
+        """Range ids with their number of entries, or null (``COUNTED``)."""
         return table_of(((one.range_id, one.entries) for one in self.ranges), COUNTED)
 
     def costs(self) -> pa.Table:
-        """Pages that a lookup of paths needs for each range (``RANGES``)."""
+        """Branches and pages of each range: the costs of a lookup of its paths (``RANGES``)."""
         ids = [one.range_id for one in self.ranges]
         pages = [(one.entries or 0) // _OF_PAGE + 1 for one in self.ranges]
         return table_of(zip(ids, self.branches.tolist(), pages, strict=True), RANGES)
@@ -140,16 +140,16 @@ def head_ranges(ctx: RunContext, heads: pa.Table) -> HeadRanges:
 class HeadMatches:
     """Entries of HEAD ranges with the signatures that candidates of a mark may have.
 
-    They hold for any subset of these candidates, since ranges never change.
+    Ranges never change, so the matches also hold for any subset of these candidates.
     """
 
     #: Ids of the ranges that were compared.
     ranges: AbstractSet[str] = frozenset()
-    #: Of ``MATCHES``.
+    #: Files of ``MATCHES``.
     files: Sequence[Part] = ()
-    #: Whether etags were compared, too.
+    #: True if etags were compared, too.
     by_etag: bool = False
-    #: Whether no entry of them has another size than its listed object, as far as is known.
+    #: True if no entry is known to differ in size from its listed object.
     sizes_agree: bool = False
 
 
@@ -158,13 +158,13 @@ NOTHING_COMPARED: Final = HeadMatches()
 
 @dataclass(frozen=True)
 class Signatures:
-    """The signatures of candidates, by times and contents, and the entries that may have one."""
+    """The data that determine signatures of candidates, and the entries that may have one."""
 
     matches: Sequence[Part] = ()
-    #: What was written until then has its checksum as etag; None where nothing has.
+    #: Etags of objects written up to this time are checksums; None if no etag is one.
     until: datetime | None = None
     contents: Sequence[Part] = ()
-    #: Of ``UNCLEAR``: entries that match every candidate; none where all sizes are true.
+    #: Files of ``UNCLEAR``: entries that match every candidate; none if all sizes are true.
     unclear: Sequence[Part] = ()
 
     def of(self, work: SessionFolder, candidates: DataFrame) -> DataFrame:
@@ -183,24 +183,24 @@ def find_signatures(
 ) -> Signatures:
     """Find the signatures of candidates.
 
-    ``parts``: files of candidates, which nothing lists any more, among the working files.
-    ``etags``: of what is listed, among the working files; none where neither etags nor sizes are to
-    be compared.
-    ``deadline``: seconds since 1970; half of the time until then candidates may be read.
-    ``compared``: what a mark has compared of candidates that include these, among the same files.
+    ``parts``: files of candidates, which no live set holds, among the working files.
+    ``etags``: files of listed objects, among the working files; none if neither etags nor sizes
+        are to be compared.
+    ``deadline``: seconds since 1970; candidates may be read for half of the time until then.
+    ``compared``: the comparison of a mark whose candidates include these, in the same files.
 
     Raises:
         IntegrityError: a range or a file is missing or damaged.
     """
     if not heads.ranges:
         return Signatures()
-    # These columns alone, so that an engine knows how little it is.
+    # Only these columns are read, so that an engine knows how small the input is.
     possible = relations.possible_signatures(work.read(parts, _COMPARED), bool(etags.parts))
     if compared.by_etag != bool(etags.parts):
         compared = NOTHING_COMPARED
     found = Signatures(_matches(work, heads, possible, compared))
     sizes_agree = compared.sizes_agree and compared.ranges >= {one.range_id for one in heads.ranges}
-    # Without any entry of their sizes no candidate has a match, whatever its etag is.
+    # If no entry has the size of a candidate, no candidate has a match, whatever its etag.
     if not etags.parts or (sizes_agree and not found.matches):
         return found
     evidence = evidence_of(work, heads.ranges, etags)
@@ -219,11 +219,11 @@ def _by_etag(
     evidence: Evidence,
     deadline: float,
 ) -> Signatures:
-    """The signatures with etags, or MD5s of contents, where these can be compared."""
+    """The signatures with etags, or with MD5s of contents, if these can be compared."""
     found = replace(found, until=_comparable_until(work, candidates, evidence))
     which = "no etags" if found.until is None else f"etags until {found.until}"
     work.ctx.log.info("%s of the store can be compared with those at HEADs", which)
-    # Where the entry's etag is not the content's MD5, it is the one that the store gave.
+    # The etag of an entry is the MD5 of the content, or else the etag that the store gave.
     if evidence.small_agree:
         return found
     contents = _contents(work, heads, candidates, found, deadline)
@@ -238,10 +238,10 @@ def _by_etag(
 def _with_unclear(
     work: SessionFolder, heads: HeadRanges, found: Signatures, etags: EtagFiles
 ) -> Signatures:
-    """The signatures with the entries whose sizes the listing does not confirm.
+    """The signatures, with the entries whose sizes the listing does not confirm.
 
     Raises:
-        IntegrityError: there are none, although the evidence says that some differ.
+        IntegrityError: there are no such entries, although the evidence says that sizes differ.
     """
     entries = range_frame(work.ctx, work.frames, heads.entries(), ENTRIES)
     rows = relations.unclear_entries(entries, work.read(etags.parts, ETAGS))
@@ -264,7 +264,7 @@ def _with_unclear(
 def _matches(
     work: SessionFolder, heads: HeadRanges, possible: DataFrame, compared: HeadMatches
 ) -> list[Part]:
-    """Entries of HEADs with some signatures (``MATCHES``), of ranges not yet compared anew."""
+    """Entries of HEADs with the signatures (``MATCHES``); compared ranges are not read again."""
     ranges = heads.entries()
     known = pc.is_in(ranges["range_id"], pa.array(sorted(compared.ranges), pa.string()))
     found: list[Part] = []
@@ -283,11 +283,11 @@ def _matches(
 def _comparable_until(
     work: SessionFolder, candidates: DataFrame, evidence: Evidence
 ) -> datetime | None:
-    """Until which time of writing an object's etag in the store is the checksum in its entry.
+    """The time up to which the store's etag of an object is the checksum in its entry.
 
-    Etags count as comparable only if they agree for every object at a branch HEAD, and for every
-    one that was read; and only for objects written before the latest of these. Some are read in any
-    case: entries may have the store's etags, whatever these are, where clients linked them.
+    Etags are comparable only if they agree for every object at a branch HEAD and for every object
+    that was read, and only for objects written before the newest of these. Samples are always read:
+    if clients linked objects, entries may have the store's etags, even if these are no checksums.
     """
     if evidence.agree is False:
         return None
@@ -309,7 +309,7 @@ def _contents(
     found: Signatures,
     deadline: float,
 ) -> list[Part]:
-    """The checksums of small candidates that are read sooner than asked about (``CONTENTS``)."""
+    """The checksums of small candidates that are read faster than asked for (``CONTENTS``)."""
     matches, ranges = work.read(found.matches, MATCHES), work.frames.create(heads.costs())
     doubtful = relations.doubtful_sizes(candidates, matches, ranges, found.until)
     sized = work.frames.collect(doubtful, SIZED, "count candidates by size")
@@ -325,8 +325,8 @@ def _worth_reading(sized: pa.Table, left: float, lookups: int) -> pa.Table:
     """The number of candidates to read of each size (``MOST``).
 
     ``sized``: rows of ``SIZED``.
-    ``left``: seconds for which lakeFS may be asked.
-    ``lookups``: paths that may be looked up.
+    ``left``: seconds that remain for questions to lakeFS.
+    ``lookups``: maximum number of paths to ask for.
     """
     sized = sized.sort_by("size")
     sizes, members, paths, pages = (sized[name].to_numpy() for name in SIZED.names)
@@ -334,7 +334,7 @@ def _worth_reading(sized: pa.Table, left: float, lookups: int) -> pa.Table:
     few = int(paths.sum()) <= lookups
     if not sized.num_rows or (few and seconds.sum() < left / 4):
         return MOST.empty_table()
-    # Where lakeFS may not be asked, to read is all that is left.
+    # If there are too many paths to ask for, reading is the only way.
     worth = seconds > members * READ_S if few else np.ones(len(sizes), np.bool_)
     rows: list[tuple[int, int]] = []
     room = _MOST_BYTES
@@ -347,7 +347,7 @@ def _worth_reading(sized: pa.Table, left: float, lookups: int) -> pa.Table:
 
 
 def _checksums(work: SessionFolder, matches: DataFrame, chosen: pa.Table) -> bool:
-    """Return whether the etags of entries of some sizes are checksums, by some of their ranges."""
+    """Return whether the etags of entries with these sizes are checksums, by some of the ranges."""
     sizes = chosen["size"].to_pylist()
     by_size = table_of(((size, ANY) for size in sizes), SIGNATURES)
     held = relations.ranges_with(matches, work.frames.create(by_size))
