@@ -1,1 +1,1 @@
-"""The independent witness: what must hold of candidates, found on a path that is not the mark's."""
+"""The independent witness: the invariants of candidates, checked without the mark's code."""

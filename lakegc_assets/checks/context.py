@@ -1,8 +1,8 @@
-"""A set of candidates and all that the checks compare it with, found when it is first asked for.
+"""A set of candidates and the data that the checks compare it with, computed at first use.
 
-Tasks read what lakeFS names (``refs``) and what ranges of HEADs hold (``witness_cache``), as
-datasets of whole addresses. Relations compare these with the candidates and the listing; what they
-give this process is counts, and some addresses that are named in a message.
+Tasks read the commits and lists that lakeFS names (``refs``) and the entries in the ranges of HEADs
+(``witness_cache``), as datasets of whole addresses. Relations compare these datasets with the
+candidates and the listing. This process receives only counts and the addresses in messages.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from lakegc_assets.run.table_cache import forget_damaged
 
 T = TypeVar("T")
 
-#: How many addresses a message shows.
+#: Number of addresses in a message.
 EXAMPLES: Final = 5
-#: Names by which relations know what is wrong with candidates: those of the invariants.
+#: Names of the violations in relations: the names of the invariants.
 OUTSIDE: Final = "inside_namespace"
 SPECIAL: Final = "not_special"
 NOT_OLD: Final = "older_than_cutoff"
@@ -54,7 +54,7 @@ TAGGED: Final = "tagged_commits_whole"
 CANDIDATES: Final = schema("address string, size bigint, etag string")
 _STORE: Final = schema("address string, size bigint, last_modified timestamp")
 _SWEPT: Final = schema("address string, outcome string")
-#: What HEADs name and the listing has otherwise: the size that is listed, or null.
+#: Addresses of HEADs that the listing lacks or lists in another size: the listed size, or null.
 UNLIKE: Final = schema("address string, listed bigint")
 _COUNTS: Final = schema("check string, name string, objects bigint")
 _TOTAL: Final = schema("objects bigint")
@@ -66,24 +66,24 @@ class CheckResult:
 
     name: str
     passed: bool
-    #: What was found and what to do about it.
+    #: The findings, and the action that they need.
     summary: str
     #: Figures, as JSON values.
     facts: Mapping[str, Any] = field(default_factory=dict)
-    #: Whether a run must stop where it does not hold.
+    #: True if a violation must stop the run.
     blocking: bool = True
 
 
 @dataclass
 class Case:
-    """A set of candidates, and what it is compared with."""
+    """A set of candidates, and the data that it is compared with."""
 
     ctx: RunContext
     frames: Session
     attempt: AttemptArtifacts
     #: Manifests up to ``deletion_candidates``, checked.
     chain: Mapping[str, Manifest]
-    #: Files of what is to be deleted.
+    #: Files of the candidates that are to be deleted.
     parts: Sequence[Part]
 
     @cached_property
@@ -93,7 +93,7 @@ class Case:
         return Folder(self.ctx.connections, self.attempt.url, folder)
 
     def close(self) -> None:
-        """Remove what was written."""
+        """Remove the temporary datasets."""
         if "scratch" in self.__dict__:
             self.scratch.remove()
 
@@ -101,7 +101,7 @@ class Case:
 
     @cached_property
     def heads(self) -> dict[str, str]:
-        """HEAD of each branch now, hidden ones too."""
+        """Current HEAD of each branch, including hidden branches."""
         found = self._commits_by_name(self.ctx.client.branches)
         default = self.ctx.client.repository(self.ctx.repository).default_branch
         if default not in found:
@@ -128,7 +128,7 @@ class Case:
         return self._commits_by_name(self.ctx.client.tags)
 
     def _commits_by_name(self, pages: Callable[..., Iterator[Branch | Tag]]) -> dict[str, str]:
-        """Commit of each branch or tag; what ends early is read on until nothing follows."""
+        """Return the commit of each branch or tag; list again until a listing adds no name."""
         found: dict[str, str] = {}
         while True:
             after = next(reversed(found), "")
@@ -139,7 +139,7 @@ class Case:
 
     @cached_property
     def retained(self) -> set[str]:
-        """The commits that rules which lakeFS does not have keep now, whatever their age is."""
+        """The commits that the ``retain`` rules keep now, regardless of their age."""
         retain, repository = self.ctx.settings.retained, self.ctx.repository
         if not retain or self.chain["active_commits"].facts["rules"] is None:
             return set()
@@ -147,7 +147,7 @@ class Case:
 
     @cached_property
     def below(self) -> Below:
-        """Entries of inactive commits that stay, since they lie below the paths of rules."""
+        """Entries of inactive commits that the path rules of ``retain`` keep."""
         retain, active = self.ctx.settings.retained, self.chain["active_commits"]
         if not retain.paths or active.facts["rules"] is None:
             return Below({}, SPANS.empty_table())
@@ -194,7 +194,7 @@ class Case:
     def _entries(self) -> dict[str, int]:
         of_commits = {i: count for of in self.refs.ranges.values() for i, count in of.items()}
         entries, first_paths = {**self.below.entries, **of_commits}, self.refs.first_paths
-        # Versions of one range begin alike, and name nearly the same.
+        # Versions of one range begin with the same path, and name nearly the same addresses.
         ordered = sorted(entries, key=lambda i: (first_paths.get(i, b""), i))
         return {range_id: entries[range_id] for range_id in ordered}
 
@@ -213,15 +213,15 @@ class Case:
         return witnessed(self.ctx.connections, self.ctx.tasks, self._entries, self._most)
 
     def _held(self, columns: Sequence[str]) -> DataFrame:
-        """Some columns of the entries of HEADs."""
+        """Some columns of the entries of HEADs, one row for each meaning of an entry."""
         return self.witnessed.frame(self.frames, self.head_ranges, columns)
 
     def _named(self, columns: Sequence[str]) -> DataFrame:
-        """Some columns of what HEADs name (``witness.named``)."""
+        """Some columns of the addresses that HEADs name (``witness.named``)."""
         return self.witnessed.named(self.frames, self.head_ranges, columns)
 
     def from_cache(self, compute: Callable[[], T]) -> T:
-        """Compute something of entries; once more, if what was cached of them is damaged."""
+        """Compute a result from cached entries; compute it again if the cache was damaged."""
         try:
             return compute()
         except IntegrityError:
@@ -234,7 +234,7 @@ class Case:
     # Frames
 
     def dataset(self, parts: Sequence[Part], schema: pa.Schema = ADDRESSES) -> DataFrame:
-        """The rows of files of the attempt."""
+        """Read files of the attempt as a data frame."""
         return self.frames.read(Dataset(self.attempt.url, parts, schema))
 
     @cached_property
@@ -249,14 +249,14 @@ class Case:
 
     @cached_property
     def store(self) -> DataFrame:
-        """Store DF: what is listed."""
+        """Store DF: the listing."""
         return self.dataset(self.chain["store_listing"].parts["data"], _STORE)
 
     @cached_property
     def there(self) -> DataFrame:
-        """Store DF, without what was carried forward from an earlier listing and swept since.
+        """Store DF without objects that were carried forward and have been swept since.
 
-        A HEAD may need that, as of a branch that was made from an old commit since.
+        A HEAD may need such an object: its branch may have been made from an old commit since.
         """
         listing = self.chain["store_listing"]
         if not (runs := listing.facts.get("swept_since", ())):
@@ -271,19 +271,19 @@ class Case:
 
     @property
     def by_name(self) -> bool:
-        """Return whether the listing has only addresses of expired ranges, not the whole store."""
+        """Return True if only addresses of expired ranges were looked up, not the whole store."""
         return self.chain["store_listing"].mode == "committed"
 
     @property
     def inventory(self) -> str | None:
-        """The inventory report that was read in place of a listing; None where one was made."""
+        """The inventory report that replaces the listing; None if the store was listed."""
         return self.chain["store_listing"].facts.get("inventory")
 
     @property
     def _before(self) -> datetime | None:
-        """Entries of before this should be listed; None if all.
+        """The time before which an entry must be listed; None if all entries must exist.
 
-        Where nothing is listed, the store is asked for what HEADs hold by itself: all of it counts.
+        In the mode ``committed`` the store is asked for single objects, so every entry counts.
         """
         if self.by_name:
             return None
@@ -292,7 +292,7 @@ class Case:
         return start - self.ctx.settings.clock_skew
 
     def expected(self) -> DataFrame:
-        """Addresses of HEADs that the store must have, except for slices that were not listed."""
+        """Addresses of HEADs that the store must have, without slices that were not listed."""
         found = relations.expected(self._named(["address", "modified"]), self._before)
         return self._in_listed_slices(found)
 
@@ -305,7 +305,7 @@ class Case:
 
     @cached_property
     def unlike(self) -> Sequence[Part]:
-        """Files of ``UNLIKE``; none where the listing has only what was asked for by name."""
+        """Files of ``UNLIKE``; none if single objects were looked up by name."""
         if self.by_name or not self.head_ranges:
             return []
 
@@ -318,13 +318,13 @@ class Case:
 
     @cached_property
     def _sizes_differ(self) -> bool:
-        """True if an object of a HEAD is listed in another size than its entry declares."""
+        """True if an object of a HEAD is listed with another size than its entry declares."""
         if not self.unlike:
             return False
         found = self.dataset(self.unlike, UNLIKE).where("listed is not null")
         if self.total(found, "count sizes that differ") > 0:
             return True
-        # What is lacking since it was swept had a size when it was listed, too.
+        # An object that was swept since had a size when it was listed, too.
         return self.there is not self.store and self.from_cache(self._sizes_differed) > 0
 
     def _sizes_differed(self) -> int:
@@ -335,7 +335,7 @@ class Case:
     # What is wrong
 
     def wrong(self) -> dict[str, DataFrame]:
-        """Candidates that must not be any, by what is wrong with them; addresses."""
+        """Addresses of candidates that violate an invariant by themselves, by invariant."""
         return {
             OUTSIDE: relations.outside(self.candidates),
             SPECIAL: relations.special(self.candidates),
@@ -345,8 +345,8 @@ class Case:
         }
 
     def named(self) -> dict[str, DataFrame]:
-        """Addresses that no candidate may have, by what names them; only of what names any."""
-        # First, since that reads the cache as well, and forgets what is damaged there.
+        """Addresses that no candidate may have, by invariant; only of datasets that have rows."""
+        # This comes first: it reads the cache as well, and may remove damaged files from it.
         served_now = self.served
         found = {HELD: self._named(["address"])} if self.head_ranges else {}
         retained = []
@@ -378,7 +378,7 @@ class Case:
 
     @cached_property
     def counts(self) -> dict[str, dict[str | None, int]]:
-        """The number of violating candidates, by check and by the name that holds them."""
+        """The number of violating candidates, by invariant and by the tag that names them."""
         if not self.rows:
             return {}
         rows = self.from_cache(
@@ -397,7 +397,7 @@ class Case:
 
     @cached_property
     def questions(self) -> Sequence[Part]:
-        """Files of ``served.QUESTIONS``: where a HEAD has what looks like a candidate."""
+        """Files of ``served.QUESTIONS``: places where a HEAD entry looks like a candidate."""
         if not self.rows or not self.head_ranges:
             return []
         heads = self._texts(self.heads.items(), ("branch", "commit_id"))
@@ -417,7 +417,7 @@ class Case:
 
     @cached_property
     def served(self) -> Sequence[Part]:
-        """Files of the addresses that lakeFS serves where a HEAD has what is like a candidate."""
+        """Files of the addresses that lakeFS serves where a HEAD entry looks like a candidate."""
         cost = sum(part.rows for part in self.questions) * served.QUESTION_S
         task = partial(served.ask, self.scratch, self.ctx.repository)
         pieces = served.pieces_of(self.questions)
@@ -427,28 +427,28 @@ class Case:
     # Computing
 
     def _texts(self, pairs: Iterable[tuple[str, str]], names: Sequence[str]) -> DataFrame:
-        """A frame of two columns of texts."""
+        """Create a data frame of two string columns."""
         columns = list(zip(*pairs, strict=True)) or [(), ()]
         arrays = [pa.array(column, pa.string()) for column in columns]
         return self.frames.create(pa.table(arrays, names=list(names)))
 
     def write(self, frame: DataFrame, schema: pa.Schema, what: str) -> list[Part]:
-        """Compute a frame, and write its rows to files that go with this."""
+        """Compute a data frame, and write its rows to temporary files of this evaluation."""
         return self.frames.write(frame, self.attempt.url, self.scratch.name, schema, what)
 
     def total(self, frame: DataFrame, what: str) -> int:
-        """The number of rows of a frame."""
+        """Count the rows of a data frame."""
         (row,) = self.frames.collect_rows(relations.total(frame), _TOTAL, what)
         return int(row["objects"])
 
     def first(self, frame: DataFrame, most: int = EXAMPLES) -> list[str | None]:
-        """Some addresses of a frame, in order."""
+        """Return the first addresses of a data frame, in order."""
         rows = self.frames.collect(relations.first(frame, most), ADDRESSES, "find examples")
         found: list[str | None] = rows["address"].to_pylist()
         return found
 
     def examples(self, check: str) -> list[str | None]:
-        """Some of the candidates that are wrong, by what is wrong with them."""
+        """Return some candidates that violate an invariant."""
         wrong = self.wrong()
         if check in wrong:
             return self.first(wrong[check])

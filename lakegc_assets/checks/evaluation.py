@@ -1,4 +1,4 @@
-"""Runs all invariants, and keeps their results for the publication and the sweep."""
+"""Evaluate all invariants, and record their results for the publication and the sweep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.json_record import DAMAGE
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
-#: Every invariant of a set of candidates, in the order in which they are evaluated.
+#: Every invariant of a set of candidates, in the order of evaluation.
 INVARIANTS = (
     invariants.inside_namespace,
     invariants.not_special,
@@ -33,7 +33,7 @@ INVARIANTS = (
     invariants.tagged_commits_whole,
 )
 
-#: Those that warn and do not stop a run.
+#: Invariants that warn, and do not stop a run.
 WARNINGS = frozenset({invariants.tagged_commits_whole})
 
 NAMES = tuple(function.__name__ for function in INVARIANTS)
@@ -46,10 +46,10 @@ def evaluate(ctx: RunContext, candidates: Sequence[Part] | None = None) -> list[
 
     Args:
         ctx: the run; its mark is done up to ``deletion_candidates``.
-        candidates: what is to be deleted; the whole asset if None.
+        candidates: files of the candidates; the whole asset if None.
 
     Raises:
-        IntegrityError: the artifacts are not whole, so that nothing can be evaluated.
+        IntegrityError: the artifacts are incomplete, so that no invariant can be evaluated.
     """
     ctx = ctx.connect()
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
@@ -65,7 +65,7 @@ def evaluate(ctx: RunContext, candidates: Sequence[Part] | None = None) -> list[
 
 
 def check_candidates(ctx: RunContext) -> list[CheckResult]:
-    """Evaluate every invariant and keep the results beside the candidates."""
+    """Evaluate every invariant and record the results next to the candidates."""
     results = evaluate(ctx)
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     manifest = attempt.manifest("deletion_candidates")
@@ -79,7 +79,7 @@ def check_candidates(ctx: RunContext) -> list[CheckResult]:
 
 
 def requests_of(attempt: AttemptArtifacts) -> int:
-    """The number of requests that the checks of a mark sent; 0 where it was not recorded."""
+    """Return the number of requests that the checks of a mark sent; 0 if it was not recorded."""
     try:
         return int(json.loads(attempt.store().get(_RESULTS)).get("requests", 0))
     except (ObjectNotFoundError, *DAMAGE):
@@ -87,10 +87,10 @@ def requests_of(attempt: AttemptArtifacts) -> int:
 
 
 def read_results(attempt: AttemptArtifacts, manifest: Manifest) -> list[CheckResult]:
-    """The recorded results about these candidates.
+    """Read the recorded results for these candidates.
 
     Raises:
-        RefusedError: the invariants were not evaluated, or about other candidates.
+        RefusedError: the invariants were not evaluated, or were evaluated for other candidates.
     """
     where = f"{attempt.url}/{_RESULTS}"
     try:
@@ -110,7 +110,7 @@ def read_results(attempt: AttemptArtifacts, manifest: Manifest) -> list[CheckRes
 
 
 def candidate_share_of(attempt: AttemptArtifacts, manifest: Manifest) -> float:
-    """The share of the listing that is to be deleted, 0 to 1, as the check has counted it.
+    """Return the share of the listing that is to be deleted, 0 to 1, as the check recorded it.
 
     Raises as ``read_results``.
     """
@@ -119,10 +119,10 @@ def candidate_share_of(attempt: AttemptArtifacts, manifest: Manifest) -> float:
 
 
 def require_passed(results: list[CheckResult]) -> None:
-    """Refuse to go on unless every blocking invariant was evaluated and holds.
+    """Refuse to continue unless every blocking invariant was evaluated and holds.
 
     Raises:
-        RefusedError: one does not hold, with what it found; or one is missing.
+        RefusedError: an invariant does not hold (with its finding), or its result is missing.
     """
     missing = sorted(set(NAMES) - {result.name for result in results})
     if missing:

@@ -1,8 +1,8 @@
-"""The invariants of every set of candidates, evaluated before anything is published or deleted.
+"""The invariants of every set of candidates, evaluated before each publication and deletion.
 
-Each invariant is a plain function of a ``Case``; ``evaluate`` runs them all. They are asset checks
-of ``deletion_candidates``, and the sweep evaluates them again for itself. None of them uses the
-code of the mark: they read commits, ranges and lists on a path of their own.
+Each invariant is a plain function of a ``Case``; ``evaluate`` runs all of them. They are the asset
+checks of ``deletion_candidates``, and the sweep evaluates them again for itself. None of them uses
+the mark's code: they read commits, ranges and lists with code of their own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lakegc_assets.wording import counted
 
 
 def _verdict(context: Case, name: str, what: str, then: str) -> CheckResult:
-    """A blocking invariant that holds if no candidate is wrong."""
+    """Return the result of a blocking invariant, which holds if no candidate violates it."""
     count = sum(context.counts.get(name, {}).values())
     if count == 0:
         return CheckResult(name, passed=True, summary=f"no candidate {what}")
@@ -54,34 +54,34 @@ _DISAGREE: Final = (
 
 
 def inside_namespace(context: Case) -> CheckResult:
-    """Every candidate is a relative key where lakeFS writes objects: ``data/`` or the root."""
+    """Every candidate is a relative key where lakeFS writes objects: in ``data/`` or the root."""
     what = "is outside of where lakeFS writes"
     return _verdict(context, checked.OUTSIDE, what, _OUTSIDE)
 
 
 def not_special(context: Case) -> CheckResult:
-    """No candidate is lakeFS's own, of whatever repository, or has a line break in its name."""
+    """No candidate belongs to lakeFS itself, in any repository, or has a line break in its name."""
     what = "is lakeFS's own or cannot be listed"
     return _verdict(context, checked.SPECIAL, what, _NESTED)
 
 
 def older_than_cutoff(context: Case) -> CheckResult:
-    """Every candidate was written before the cutoff, by the listing itself."""
+    """Every candidate was written before the cutoff, according to the listing."""
     return _verdict(context, checked.NOT_OLD, "is not older than the cutoff", _REPORT)
 
 
 def none_head_reachable(context: Case) -> CheckResult:
-    """No candidate is held by the HEAD of any branch, and both readers say the same of them."""
+    """No branch HEAD holds a candidate, and both readers find the same addresses in its ranges."""
     if disagreement := _disagreement(context):
         return CheckResult(checked.HELD, passed=False, summary=disagreement)
     return _verdict(context, checked.HELD, "is held by a branch HEAD", _MOVED)
 
 
 def _disagreement(context: Case) -> str:
-    """The first range on which the two readers disagree, in words; empty if there is none."""
+    """Describe the first range in which the two readers disagree; empty if they agree."""
     rows = context.attempt.read("committed_addresses", "ranges", ["range_id", "digest"])
     read = dict(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
-    # What a branch has moved to since then, the mark need not have read.
+    # A range of a HEAD that moved after the mark is not active, and the mark need not have read it.
     if unread := sorted(context.refs.of("active").keys() - read.keys()):
         return (
             f"the mark did not read {counted(len(unread), 'range')} of branch HEADs, for example "
@@ -102,26 +102,26 @@ def none_staged(context: Case) -> CheckResult:
 
 
 def none_shadowed(context: Case) -> CheckResult:
-    """No candidate is served at a path whose HEAD entry has its size, and its etag if an MD5.
+    """LakeFS serves no candidate where a HEAD entry has its size, and its etag if that is an MD5.
 
-    Where an entry has another size than its object, every one counts whose size is not confirmed.
+    If one entry has another size than its object, all entries without a confirmed size count.
     """
     return _verdict(context, checked.SERVED, "is served by lakeFS", _MOVED)
 
 
 def none_pinned(context: Case) -> CheckResult:
-    """No candidate is pinned: what was restored stays until its pin ends."""
+    """No candidate is pinned: restored objects stay until their pin ends."""
     return _verdict(context, checked.PINNED, "is pinned", _RESTORED)
 
 
 def none_retained(context: Case) -> CheckResult:
-    """No candidate is held by a commit that ``retain`` keeps, or below a path that it keeps."""
+    """No candidate is held by a commit, or below a path, that the ``retain`` rules keep."""
     what = "is held by a commit, or below a path, that `retain` keeps"
     return _verdict(context, checked.RETAINED, what, _MOVED)
 
 
 def active_commits_complete(context: Case) -> CheckResult:
-    """The active commits hold every recorded HEAD, and all that the naive walk finds active."""
+    """The active commits include every recorded HEAD, and all that the naive walk finds active."""
     name = "active_commits_complete"
     rows = context.attempt.read("active_commits", "heads").to_pylist()
     heads = {row["branch"]: row["commit_id"] for row in rows}
@@ -132,7 +132,7 @@ def active_commits_complete(context: Case) -> CheckResult:
     rules = context.chain["active_commits"].facts["rules"]
     if rules is not None:
         start = context.chain["store_listing"].start
-        # A HEAD that moved meanwhile is still in the log of what it moved to, or its own ref.
+        # If a branch moved since, its recorded HEAD is in the new HEAD's log, or is a ref itself.
         client, repository = context.ctx.client, context.ctx.repository
         commits = main_ancestries(client, repository, heads.values())
         retain = recorded_retain([context.chain["active_commits"].settings])
@@ -154,20 +154,21 @@ def active_commits_complete(context: Case) -> CheckResult:
 
 
 def candidate_share(context: Case) -> CheckResult:
-    """The share of the listing that is to be deleted is below its limit."""
-    # What was approved for the mark is approved for its sweep.
+    """The share of the listing that is to be deleted is not above its limit."""
+    # An approval of the mark also holds for its sweep.
     approved = context.chain["deletion_candidates"].settings["max_candidate_share"]
     limit = max(context.ctx.settings.max_candidate_share, approved)
     listing = context.chain["store_listing"]
-    # What was carried forward and swept since is not there any more. Sweeps deleted other objects,
-    # too, and what several marks name each of their sweeps has found gone: so it is fewer at most.
+    # Objects that were carried forward and swept since do not exist any more. The figure of the
+    # listing is an upper bound: sweeps also delete objects that were not carried forward, and each
+    # of the sweeps of several marks counts an object that all of the marks name.
     gone = min(listing.facts.get("carried_and_gone", 0), listing.facts.get("carried", 0))
     if gone and context.rows > limit * (listing.rows - gone):
         gone = carried_and_gone(context)
     listed, what = listing.rows - gone, "listed objects"
     if context.by_name:
-        # What was looked at is hardly anything but garbage, so that it is held against what is
-        # needed in any case. A listing would show more, and the share would be smaller.
+        # Nearly all objects that were looked up are garbage. So the share is computed with the
+        # objects that HEADs hold. A listing would contain more objects, and the share be smaller.
         listed, what = listed + _held_by_heads(context), "objects looked at, or held by HEADs,"
     share = context.rows / listed if listed else float(context.rows > 0)
     are = "is a candidate" if context.rows == 1 else "are candidates"
@@ -182,19 +183,19 @@ def candidate_share(context: Case) -> CheckResult:
 
 
 def _up(share: float) -> str:
-    """A share in two digits that is not below it."""
+    """Round a share up to two digits."""
     return f"{min(1.0, math.ceil(share * 100) / 100):g}"
 
 
 def _held_by_heads(context: Case) -> int:
-    """The number of distinct objects of the namespace that HEADs hold, by the witness."""
+    """Count the distinct objects of the namespace that HEADs hold, read by the witness."""
     return context.from_cache(
         lambda: context.total(relations.distinct(context.expected()), "count what HEADs hold")
     )
 
 
 def tagged_commits_whole(context: Case) -> CheckResult:
-    """A warning, not a stop: tagged commits that would lose objects, with their names."""
+    """A warning that does not stop the run: tagged commits that would lose objects, by name."""
     losing = dict(sorted(context.counts.get(checked.TAGGED, {}).items()))
     summary = "no tagged commit loses an object"
     if losing:

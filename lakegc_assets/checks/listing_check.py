@@ -1,14 +1,13 @@
-"""The invariant that the listing is of the right place: it holds what the branch HEADs hold.
+"""The invariant that the listing is of the right place: it contains the objects of branch HEADs.
 
-A listing of the wrong prefix, scheme or account, or one that ended early, shows here: objects that
-a HEAD names are not in it. What a collector deleted before is left out of the comparison, and so is
-what the operator has looked at and accepted once: a branch that was made from an old commit looks
-like this. So may an object that was deleted and is needed, so the result says what was left out.
+If a listing is of the wrong prefix, scheme or account, or ended early, then objects that a HEAD
+names are not in it. The comparison leaves out objects that a collector deleted before, and losses
+that the operator accepted once: a branch that was made from an old commit looks like this. So may
+an object that was deleted and is needed; therefore the result says how many were left out.
 
-An inventory report may lack objects, which stay; then it is the store that must have some of what
-HEADs hold. In the mode ``committed`` nothing is listed, and what a look at single objects lacks is
-no candidate. What remains is whether this is the right place: the store is asked for some of what
-HEADs hold.
+An inventory report may lack objects, which then stay. In the mode ``committed`` nothing is listed,
+and an object that was not found is no candidate. In both cases the check is only of the right
+place: the store must have a sample of the objects that HEADs hold.
 """
 
 from __future__ import annotations
@@ -40,33 +39,33 @@ from lakegc_assets.wording import counted
 
 NAME: Final = "listing_holds_heads"
 _ACCEPTED: Final = "_accepted_missing"
-#: Where lakeFS's collectors, and ours, write the addresses of a mark.
+#: Keys of the addresses of a mark, as lakeFS's collectors and this one write them.
 _MARKS: Final = re.compile(
     r"_lakefs/retention/gc/(?:(?:unified|uncommitted)/(?P<run>[^/]+)/deleted/|"
     r"addresses/(?:mark|run)_id=(?P<mark>[^/]+)/)[^/]+\.parquet"
 )
-#: How many missing objects are asked for one by one before the check gives its verdict.
+#: Number of missing objects that the store is asked for before the check decides.
 _CONFIRM: Final = 1000
-#: For how many objects of HEADs the store is asked where it was not listed: if one in a hundred is
-#: missing, all of these are there once in 20,000 times.
+#: Number of objects of HEADs that the store is asked for if it was not listed. If one object in a
+#: hundred is missing, a sample of this size lacks none of them once in 20,000 times.
 _SAMPLE: Final = 1000
 _CHOOSE: Final = "choose what the store must have"
 _THREADS: Final = 8
 #: Outcomes of a sweep after which an object is not there.
 _GONE: Final = ("deleted", "already_missing")
-#: What is known to be gone, and the run whose mark or sweep says so; null where it was accepted.
+#: Addresses that are known to be gone, and the run that deleted them; null for accepted losses.
 _KNOWN: Final = schema("address string, run string")
-#: How many objects that were deleted before a summary names.
+#: Number of objects deleted by earlier runs that a summary names.
 _DELETED_EXAMPLES: Final = 3
-#: Work on one core, in seconds, of reading a file of addresses.
+#: Seconds of one core to read a file of addresses.
 _FILE_S: Final = 0.2
 
-#: URL of a store, a key of addresses in it or a file of the outcomes of a sweep, and the run.
+#: URL of a store; key of a file of addresses, or a file of the outcomes of a sweep; run.
 _File = tuple[str, str | Part, str | None]
 
 
 def listing_holds_heads(case: Case) -> CheckResult:
-    """Every object that a branch HEAD names, and that is old enough to be listed, is listed."""
+    """The listing has every object that a branch HEAD names and that is old enough for it."""
     lacked = [] if case.by_name else _missing(case)
     lost = _missing_of_sample(case, lacked) if case.by_name or case.inventory else lacked
     if not lost:
@@ -84,7 +83,7 @@ def listing_holds_heads(case: Case) -> CheckResult:
 
 
 def _with_deleted(case: Case, result: CheckResult, deleted: DataFrame) -> CheckResult:
-    """The result, which also says what earlier runs deleted (address, run) and HEADs name."""
+    """Add to a result the objects that earlier runs deleted (address, run) and HEADs name."""
     count = case.total(deleted, "count what earlier runs deleted")
     if not count:
         return result
@@ -103,7 +102,7 @@ def _with_deleted(case: Case, result: CheckResult, deleted: DataFrame) -> CheckR
 
 
 def _holds(case: Case, lacked: Sequence[Part]) -> CheckResult:
-    """The result where nothing that HEADs name is lost."""
+    """Return the result if no object that HEADs name is lost."""
     count = sum(part.rows for part in lacked)
     summary = "the listing holds every object that a branch HEAD names"
     if case.by_name or case.inventory:
@@ -119,7 +118,7 @@ def _holds(case: Case, lacked: Sequence[Part]) -> CheckResult:
 
 
 def _missing(case: Case) -> Sequence[Part]:
-    """Files of the addresses that should be listed and are not, each once."""
+    """Write the distinct addresses that should be listed and are not to files."""
     if not case.unlike:
         return []
     lacking = case.dataset(case.unlike, UNLIKE).where("listed is null")
@@ -127,9 +126,9 @@ def _missing(case: Case) -> Sequence[Part]:
 
 
 def _missing_of_sample(case: Case, lacked: Sequence[Part]) -> Sequence[Part]:
-    """Addresses that the store lacks, of a deterministic sample of those that HEADs hold.
+    """Write the addresses that the store lacks, of a deterministic sample of HEADs, to files.
 
-    ``lacked``: files of what an inventory report lacks of it; some of that is asked for, too.
+    ``lacked``: files of the addresses that an inventory report lacks; they get a sample, too.
     """
     if not case.head_ranges:
         return []
@@ -149,7 +148,7 @@ def _missing_of_sample(case: Case, lacked: Sequence[Part]) -> Sequence[Part]:
 
 
 def carried_and_gone(case: Case) -> int:
-    """The number of objects that were carried forward, and that sweeps have deleted since.
+    """Count the objects that were carried forward and that sweeps have deleted since.
 
     Raises:
         LakegcError: the record of a sweep cannot be read.
@@ -203,7 +202,7 @@ def _judge(case: Case, lost: Sequence[Part]) -> CheckResult:
 
 
 def _digest(case: Case, lost: Sequence[Part]) -> str:
-    """``count-hex`` of addresses, in whatever order."""
+    """Return a digest ``count-hex`` of addresses that does not depend on their order."""
     count, total = 0, 0
     for table in read_parts(case.attempt.store(), lost):
         for address in table["address"].to_pylist():
@@ -220,12 +219,12 @@ def _accept(case: Case, lost: Sequence[Part], digest: str) -> None:
 
 
 def _known(case: Case) -> Sequence[Part]:
-    """Files of what a collector deleted, or whose loss was accepted (``_KNOWN``)."""
+    """Collect the addresses that a collector deleted, or whose loss was accepted (``_KNOWN``)."""
     return _read_all(case, list(_files_of_gone(case)))
 
 
 def _read_all(case: Case, files: Sequence[_File]) -> Sequence[Part]:
-    """Read which objects are known to be gone (``_KNOWN``)."""
+    """Read the addresses that are known to be gone (``_KNOWN``)."""
     costs = [_FILE_S] * len(files)
     task, most = partial(_read_gone, case.scratch), case.ctx.settings.address_num_partitions
     what = "read what is known to be gone"
@@ -234,7 +233,7 @@ def _read_all(case: Case, files: Sequence[_File]) -> Sequence[Part]:
 
 
 def _files_of_gone(case: Case) -> Iterator[_File]:
-    """Files of addresses, or of the outcomes of sweeps."""
+    """List files of the addresses of marks, of accepted losses, and of the outcomes of sweeps."""
     for batch in case.ctx.connections.store().list("_lakefs/retention/gc/"):
         for key in batch["key"].to_pylist():
             if (match := _MARKS.fullmatch(key)) and case.ctx.run not in match.groups():
@@ -258,7 +257,7 @@ def _files_of_gone(case: Case) -> Iterator[_File]:
 
 
 def _read_gone(scratch: Folder, files: Sequence[_File]) -> list[Part]:
-    """Read which objects are known to be gone; a task."""
+    """Read the addresses that are known to be gone; a task."""
     tables = (
         pa.table([addresses.cast(pa.string()), [run] * len(addresses)], schema=_KNOWN)
         for url, file, run in files

@@ -1,7 +1,7 @@
 """Entries below the paths of rules, found independently of the mark.
 
-What was seen of a metarange, or of the folders in a range, is stored in a cache of the checks' own,
-as that of the witness is: so each is read for this once in the life of the repository.
+The ranges of a metarange and the folders of a range are stored in a cache that only the checks use,
+like the witness's. So each table is read once for this in the life of the repository.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache
 
 T = TypeVar("T")
 
-#: Rows: the numbers, from the first and behind the last, of entries of a range below a path.
+#: Rows: numbers of the entries of a range below a path: the first, and the one after the last.
 SPANS: Final = schema("range_id string, first bigint, behind bigint")
-#: What is cached: the ranges of a metarange; and the entries in a range that follow each other in
-#: one folder, as deep as rules go.
+#: Cached tables: the ranges of a metarange; and in a range the spans of consecutive entries in one
+#: folder, as deep as path rules go.
 METARANGES: Final = Kind("witness_metaranges", 1, "metarange_id")
 FOLDERS: Final = Kind("witness_folders", 1, "range_id")
 _RANGES: Final = schema("range_id string, entries bigint, min_key binary, max_key binary")
 _IN_FOLDER: Final = schema("folder binary, first bigint, behind bigint")
-#: Work on one core, in seconds: to read a metarange, and a range; and what is cached of one.
+#: Seconds of one core to read a metarange, a range, and a cached table.
 _METARANGE_S: Final = 0.01
 _RANGE_S: Final = 0.1
 _CACHED_S: Final = 0.001
@@ -43,14 +43,14 @@ _THREADS: Final = 8
 class Below(NamedTuple):
     """Entries of ranges below the paths of rules."""
 
-    #: How many each range holds in all, by the metarange's word, by its id.
+    #: Number of entries in each range, by range id, according to the metarange.
     entries: Mapping[str, int]
     #: Rows of ``SPANS``.
     spans: pa.Table
 
 
 class _Part(NamedTuple):
-    """A range that may hold something below a path; whether all of it lies there."""
+    """A range that may hold entries below a path (``whole``: all of its entries are below it)."""
 
     range_id: str
     entries: int
@@ -58,16 +58,16 @@ class _Part(NamedTuple):
     whole: bool
 
 
-#: A table: its id, where it is cached if it is, and beginnings of paths.
+#: A table: its id, its place in the cache if it is cached, and prefixes of paths.
 _Table = tuple[str, Slot | None, Sequence[bytes]]
 
 
 def entries_below(
     connections: Connections, tasks: Tasks, metaranges: Mapping[str, set[str]], most: int
 ) -> Below:
-    """Find what the ranges of some metaranges hold below paths of rules.
+    """Find the entries in the ranges of some metaranges that lie below paths of rules.
 
-    ``metaranges``: ids, by the pattern of paths.
+    ``metaranges``: ids of metaranges by the pattern of paths.
 
     Raises:
         IntegrityError: a metarange or range is missing or damaged.
@@ -99,7 +99,7 @@ def _run(
     task: Callable[[Connections, Sequence[_Table]], T],
     prefixes: Mapping[str, Sequence[bytes]],
 ) -> list[T]:
-    """The answers of at most so many tasks that read tables, each in some seconds if not cached."""
+    """Read tables in at most ``most`` tasks; ``seconds``: cost of a table that is not cached."""
     slots = TableCache(connections.cache(), kind).compact() if prefixes else {}
     tables = [(one, slots.get(one), prefixes[one]) for one in sorted(prefixes)]
     costs = [seconds if slot is None else _CACHED_S for _, slot, _ in tables]
@@ -116,7 +116,7 @@ def _parts(connections: Connections, tables: Sequence[_Table]) -> set[_Part]:
                     range_id, entries, prefix, first.startswith(prefix) and last.startswith(prefix)
                 )
                 for prefix in prefixes
-                # What begins with it stands behind it, and before all that is greater in its place.
+                # Paths with a prefix sort after it, and before all paths that are greater there.
                 if last >= prefix and first[: len(prefix)] <= prefix
             }
     return found
@@ -127,7 +127,7 @@ def _spans(connections: Connections, tables: Sequence[_Table]) -> list[tuple[str
     for range_id, prefixes, rows in _read(connections, FOLDERS, _folders, tables):
         for prefix in prefixes:
             below = [(first, behind) for of, first, behind in rows if of.startswith(prefix)]
-            # Paths are in order, so those that begin alike follow each other.
+            # Paths are sorted, so paths with the same prefix follow each other.
             if below:
                 found.append((range_id, below[0][0], below[-1][1]))
     return found
@@ -139,7 +139,7 @@ def _read(
     read: Callable[[Connections, str], pa.Table],
     tables: Sequence[_Table],
 ) -> Iterator[tuple[str, Sequence[bytes], list[tuple[Any, ...]]]]:
-    """Ids, beginnings of paths and rows of tables; what is not cached is read, and cached."""
+    """Yield ids, path prefixes and rows of tables; read and cache tables that are not cached."""
 
     def decode(ids: Sequence[str]) -> Iterator[Decoded]:
         for table_id, table in thread_each(partial(read, connections), ids, _THREADS, _AT_ONCE):
@@ -173,6 +173,6 @@ def _folders(connections: Connections, range_id: str) -> pa.Table:
 
 
 def _folder(path: bytes) -> bytes:
-    """The outermost folders of a path, as many as rules may name, each with its slash."""
+    """Return the outermost folders of a path, as many as rules may name, each with its slash."""
     parts = path.split(b"/", MOST_FOLDERS)
     return b"".join(part + b"/" for part in parts[:-1])

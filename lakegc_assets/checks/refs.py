@@ -1,4 +1,4 @@
-"""Ranges of commits, staged and pinned addresses, read once more and independently of the mark."""
+"""Ranges of commits, staged and pinned addresses, read again and independently of the mark."""
 
 from __future__ import annotations
 
@@ -24,52 +24,52 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.scratch import Folder
 from lakegc_assets.storage.base import ObjectStore
 
-#: Why the checks ask for a commit: one may have several roles.
+#: Reason for which the checks read a commit; a commit may have several roles.
 Role = Literal["head", "tag", "retained", "active"]
-#: Rows of what tasks and relations write of addresses.
+#: Rows of the files of addresses that tasks and relations write.
 ADDRESSES: Final = schema("address string")
 #: Rows: a range of a commit.
 PAIRS: Final = schema([(KIND.id_column, pa.string())], "commit_id string")
-#: Work on one core, in seconds: a commit with its metarange; a list of staged objects.
+#: Seconds of one core to read a commit with its metarange, and a list of staged objects.
 COMMIT_S: Final = 0.02
 LIST_S: Final = 0.2
-#: Types of what is a text in Parquet.
+#: Arrow types of a string column.
 _TEXTS: Final = frozenset({"string", "large_string", "binary", "large_binary"})
 _PINS: Final = "_lakefs/retention/gc/lakegc/pins/"
 _THREADS: Final = 8
-#: Commits whose ranges are held at a time.
+#: Number of commits whose ranges are in memory at a time.
 _AT_ONCE: Final = 64
-#: Addresses that plain Python looks at: that have a scheme, or that stores may read otherwise.
+#: Addresses that need plain Python: with a scheme, or with parts that stores may interpret.
 _ODD: Final = r"://|(^|/)\.{0,2}(/|$)|\\"
 
 
 @dataclass(frozen=True)
 class Refs:
-    """Ranges of commits and staged addresses that lakeFS names."""
+    """Ranges of commits, and staged addresses."""
 
-    #: Of all commits of a role, with the number of entries that metaranges tell.
+    #: Range ids of all commits of a role, with the number of entries from the metaranges.
     ranges: Mapping[Role, Mapping[str, int]]
-    #: The first path of each of them.
+    #: First path of each range.
     first_paths: Mapping[str, bytes]
-    #: Files of ``PAIRS``: the ranges of each commit, which thousands of branches share.
+    #: Files of ``PAIRS``: the ranges of each commit, which thousands of branches may share.
     pairs: Sequence[Part]
-    #: Files of the addresses that are staged, in every spelling.
+    #: Files of the staged addresses, in every spelling.
     staged: Sequence[Part]
 
     def of(self, role: Role) -> Mapping[str, int]:
-        """The ranges of commits of a role; none where there is no such commit."""
+        """Return the ranges of the commits of a role; none if no commit has the role."""
         return self.ranges.get(role, {})
 
 
 def read_refs(
     scratch: Folder, repository: str, named: Sequence[tuple[str, AbstractSet[Role]]]
 ) -> Refs:
-    """Ask for commits and read lists; a task.
+    """Read commits and lists of staged objects; a task.
 
-    ``named``: ids of commits with their roles, and keys of lists of staged objects, with none.
+    ``named``: ids of commits with their roles, and keys of lists of staged objects without roles.
 
     Raises:
-        IntegrityError: a metarange is missing or damaged, or a list is none of staged objects.
+        IntegrityError: a metarange is missing or damaged, or a file is no list of staged objects.
         LakeFSError: lakeFS does not know a commit.
     """
     connections = scratch.connections
@@ -93,7 +93,7 @@ def read_refs(
 
 
 def write_addresses(folder: Folder, addresses: Iterable[pa.Array]) -> list[Part]:
-    """Write addresses, or what can be made strings, to files of ``ADDRESSES``."""
+    """Write addresses, of a type that can be cast to a string, to files of ``ADDRESSES``."""
     texts = (pa.table([some.cast(pa.string())], schema=ADDRESSES) for some in addresses)
     return folder.write(ADDRESSES, texts)
 
@@ -118,7 +118,7 @@ def _ranges(connections: Connections, repository: str, commit_id: str) -> list[R
 
 
 def _staged(connections: Connections, key: str) -> Iterator[pa.Array]:
-    """The addresses in a list, in every spelling."""
+    """Yield the addresses of a list of staged objects, in every spelling."""
     namespace = connections.namespace()
     for addresses in _listed(connections, key):
         yield addresses
@@ -129,14 +129,14 @@ def _staged(connections: Connections, key: str) -> Iterator[pa.Array]:
 
 
 def _listed(connections: Connections, key: str) -> Iterator[pa.Array]:
-    """The addresses in a list, as they stand there."""
+    """Yield the addresses of a list of staged objects, without change."""
     data, rows = connections.store().get(key), 0
     try:
         with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
             for page in file.iter_batches(columns=["physical_address"]):
                 addresses = page["physical_address"]
                 kind = addresses.type
-                # A number would become a text that is nobody's address.
+                # A cast of a number gives a string that is no object's address.
                 if str(getattr(kind, "value_type", kind)) not in _TEXTS:
                     raise ValueError(f"its addresses are of the type {kind}")  # noqa: TRY301
                 texts = addresses.cast(pa.string())
@@ -145,7 +145,7 @@ def _listed(connections: Connections, key: str) -> Iterator[pa.Array]:
                     raise ValueError("it holds an empty address")  # noqa: TRY301
                 rows += len(texts)
                 yield texts
-            # Arrow reads the rows that are there.
+            # Arrow reads a truncated file without an error, and returns the rows that are there.
             if rows != file.metadata.num_rows:
                 raise ValueError("it lacks rows")  # noqa: TRY301
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:
@@ -156,7 +156,7 @@ def _listed(connections: Connections, key: str) -> Iterator[pa.Array]:
 
 
 def as_paths(addresses: Iterable[str]) -> list[str]:
-    """Relative addresses, and the paths that some stores take them for: ``data//a``, ``data/a``."""
+    """Return addresses, and the paths that some stores read them as: ``data//a``, ``data/a``."""
     paths = []
     for address in addresses:
         parts: list[str] = []
@@ -170,7 +170,7 @@ def as_paths(addresses: Iterable[str]) -> list[str]:
 
 
 def pinned_addresses(store: ObjectStore) -> Iterator[pa.Array]:
-    """Addresses pinned now, by the store's clock, in batches.
+    """Yield the addresses that are pinned now, by the store's clock, in batches.
 
     Raises:
         ArrowInvalid: a pin cannot be read.

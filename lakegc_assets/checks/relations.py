@@ -1,7 +1,7 @@
-"""Violations of the invariants, as relations of the checks' own over whole addresses.
+"""Violations of the invariants, as relations over whole addresses that only the checks use.
 
-Committed DF is here what the checks' own reader finds in the ranges of branch HEADs and of tags,
-whose columns are those of ``witness.ENTRIES``.
+Committed DF is here the entries that the checks' reader finds in the ranges of branch HEADs and of
+tags, with the columns of ``witness.ENTRIES``.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pyspark.sql import Column, DataFrame
 
 from lakegc_assets.engine.relation import F, relation
 
-#: The folder of an address's slice: empty where it is in none.
+#: The slice folder of an address; no match for an address outside of slices.
 _SLICE: Final = "^data/[^/]*/"
-#: An etag of which it tells something that another one differs.
+#: Etags that are MD5s: two different ones prove that two contents differ.
 _MD5: Final = "^[0-9a-f]{32}$"
 _DIGITS: Final = 32
 
 
 @relation
 def outside(candidates: DataFrame) -> DataFrame:
-    """Candidates that are not where lakeFS writes objects: in and below data/, or at the root.
+    """Candidates that are not where lakeFS writes objects: in data/ or at the root.
 
-    In ``data/`` it makes one folder, or three where the name of the first begins with ``!``.
+    Below ``data/`` lakeFS makes one folder, or three if the name of the first begins with ``!``.
     """
     address = F.col("address")
     folders = F.when(address.startswith("data/!"), F.lit(4)).otherwise(F.lit(2))
@@ -40,9 +40,9 @@ def outside(candidates: DataFrame) -> DataFrame:
 
 @relation
 def special(candidates: DataFrame) -> DataFrame:
-    """Candidates that are lakeFS's own, of whatever repository, or have a line break."""
+    """Candidates that belong to lakeFS itself, in any repository, or have a line break."""
     address = F.col("address")
-    # Below data/ they are of a repository in there, which this server may know nothing of.
+    # An object below data/ may belong to a nested repository, which this server may not know.
     parts = F.concat(F.lit("/"), address)
     own = address.startswith("_lakefs") | parts.contains("/_lakefs/") | parts.endswith("/dummy")
     broken = address.contains("\n") | address.contains("\r")
@@ -51,15 +51,15 @@ def special(candidates: DataFrame) -> DataFrame:
 
 @relation
 def not_old(candidates: DataFrame, store: DataFrame, cutoff: datetime) -> DataFrame:
-    """Candidates that Store DF lacks, or has with a time that is not before the cutoff.
+    """Candidates that Store DF lacks, or lists with a time that is not before the cutoff.
 
     Args:
         candidates: address.
-        store: address and last_modified of what is listed; an address may be listed twice.
-        cutoff: of the mark.
+        store: address and last_modified of the listing; an address may be listed twice.
+        cutoff: the cutoff of the mark.
     """
     named = candidates.select("address")
-    # Of what is listed only these, so that all others need not be moved for an outer join.
+    # The semi-join first, so that the outer join does not move all other rows of the listing.
     times = store.select("address", "last_modified").join(named, "address", "left_semi")
     found = named.join(times, "address", "left")
     young = F.col("last_modified").isNull() | (F.col("last_modified") >= F.lit(cutoff))
@@ -68,10 +68,10 @@ def not_old(candidates: DataFrame, store: DataFrame, cutoff: datetime) -> DataFr
 
 @relation
 def of_tags(entries: DataFrame, ranges: DataFrame, tags: DataFrame) -> DataFrame:
-    """Addresses held by tags (name of the tag, address).
+    """Addresses held by tagged commits (name of the tag, address).
 
     Args:
-        entries: of ranges.
+        entries: entries of ranges.
         ranges: range_id and commit_id, a row for each range of a commit.
         tags: name and commit_id, a row for each tag.
     """
@@ -81,11 +81,11 @@ def of_tags(entries: DataFrame, ranges: DataFrame, tags: DataFrame) -> DataFrame
 
 @relation
 def within(entries: DataFrame, spans: DataFrame) -> DataFrame:
-    """The addresses of those entries whose numbers are in a span of their range.
+    """The addresses of the entries with numbers in a span of their range.
 
     Args:
         entries: range_id, number, address.
-        spans: range_id, first, behind: the numbers from the first on, and before the last.
+        spans: range_id, first, behind: the first number, and the number after the last.
     """
     held = entries.join(spans, "range_id")
     from_first = held.where(F.col("number") >= F.col("first"))
@@ -94,11 +94,11 @@ def within(entries: DataFrame, spans: DataFrame) -> DataFrame:
 
 @relation
 def named(addresses: DataFrame, check: str) -> DataFrame:
-    """Addresses that no candidate may have (check, name, address), and the check that says so.
+    """Addresses that no candidate may have (check, name, address), with the name of the check.
 
     Args:
-        addresses: address, and perhaps name: what has it.
-        check: its name.
+        addresses: address, and optionally the name of the tag that holds it.
+        check: name of the invariant.
     """
     name = F.col("name") if "name" in addresses.columns else F.lit(None).cast("string")
     return addresses.select(
@@ -108,7 +108,7 @@ def named(addresses: DataFrame, check: str) -> DataFrame:
 
 @relation
 def found(addresses: DataFrame, candidates: DataFrame) -> DataFrame:
-    """Candidates that are among forbidden addresses: each once for each check and name.
+    """Candidates among forbidden addresses, once for each check and name.
 
     Args:
         addresses: check, name and address.
@@ -125,17 +125,17 @@ def counts(wrong: DataFrame) -> DataFrame:
 
 @relation
 def first(addresses: DataFrame, most: int) -> DataFrame:
-    """Rows of some addresses to be shown: the first ones, in order; null is the very first."""
+    """The first rows by address, as examples for a message; null sorts first."""
     return addresses.orderBy(F.col("address").asc_nulls_first()).limit(most)
 
 
 @relation
 def expected(entries: DataFrame, before: datetime | None) -> DataFrame:
-    """Addresses that branch HEADs name and that are old enough to be listed, some several times.
+    """Addresses that branch HEADs name and that are old enough to be listed, with duplicates.
 
     Args:
-        entries: of HEADs.
-        before: an entry of before then should be listed; None if all.
+        entries: entries of HEADs.
+        before: an entry that was modified before this should be listed; None for all entries.
     """
     placed = entries.where(F.col("address").isNotNull())
     old = placed if before is None else placed.where(_is_before(before))
@@ -144,11 +144,11 @@ def expected(entries: DataFrame, before: datetime | None) -> DataFrame:
 
 @relation
 def outside_slices(addresses: DataFrame, unlisted: DataFrame) -> DataFrame:
-    """Rows of addresses that are in none of the slices that were not listed.
+    """Rows of addresses that are not in a slice that was not listed.
 
     Args:
-        addresses: address, and perhaps more.
-        unlisted: folder of each slice, with a slash at its end.
+        addresses: address, and optionally other columns.
+        unlisted: folder of each slice that was not listed, with a slash at its end.
     """
     placed = addresses.withColumn("folder", F.regexp_extract("address", _SLICE, 0))
     return placed.join(unlisted, "folder", "left_anti").select(*addresses.columns)
@@ -156,20 +156,20 @@ def outside_slices(addresses: DataFrame, unlisted: DataFrame) -> DataFrame:
 
 @relation
 def unlike(entries: DataFrame, store: DataFrame, before: datetime | None) -> DataFrame:
-    """Addresses at branch HEADs that are not listed, or are listed in another size, each once.
+    """Addresses of branch HEADs that are not listed, or listed with another size, each once.
 
     Args:
-        entries: of HEADs.
-        store: address and size of what is listed.
-        before: as ``expected`` takes it.
+        entries: entries of HEADs.
+        store: address and size of the listing.
+        before: as in ``expected``.
 
     Returns:
-        address, and the size that is listed, which is not that of an entry; null of an address that
-        should be listed and is not.
+        address, and the listed size, which differs from the size of an entry; or null if the
+        address should be listed and is not.
     """
     placed = entries.where(F.col("address").isNotNull())
-    # No address is null here. DuckDB takes what is filtered for a fifth of it: with a filter on one
-    # side alone it would hold that one in memory, which is the larger.
+    # This removes no row: no address is null here. DuckDB estimates that a filter keeps a fifth of
+    # the rows. With a filter on one side only it would hold that side in memory, the larger one.
     listed = store.where(F.col("address").isNotNull())
     listed = listed.select("address", F.col("size").alias("listed"))
     beside = placed.join(listed, "address", "left")
@@ -181,12 +181,12 @@ def unlike(entries: DataFrame, store: DataFrame, before: datetime | None) -> Dat
 
 @relation
 def still_there(anew: DataFrame, carried: DataFrame, swept: DataFrame) -> DataFrame:
-    """Store DF (address, size) without what was carried forward from an earlier listing and swept.
+    """Store DF (address, size) without objects that were carried forward and swept since.
 
     Args:
-        anew: what was listed anew.
-        carried: what was carried forward.
-        swept: address and outcome of what sweeps since then did.
+        anew: the objects that were listed anew.
+        carried: the objects that were carried forward.
+        swept: address and outcome of the sweeps since then.
     """
     gone = swept.where(F.col("outcome").isin("deleted", "already_missing")).select("address")
     columns = ("address", "size")
@@ -202,18 +202,18 @@ def distinct(addresses: DataFrame) -> DataFrame:
 
 @relation
 def without(addresses: DataFrame, others: DataFrame) -> DataFrame:
-    """Anti-join: the addresses that other rows lack, each once."""
+    """Anti-join: the addresses that are not in the other frame, each once."""
     found = addresses.join(others.select("address"), "address", "left_anti")
     return found.select("address").distinct()
 
 
 @relation
 def deleted_before(addresses: DataFrame, known: DataFrame) -> DataFrame:
-    """Addresses that earlier runs deleted, each once, with the last such run (address, run).
+    """Addresses that earlier runs deleted, each once, with the last run that did (address, run).
 
     Args:
         addresses: address.
-        known: address, and the run that deleted it; null where only its loss is known.
+        known: address, and the run that deleted it; null if only the loss is known.
     """
     deleted = known.where(F.col("run").isNotNull())
     found = deleted.join(addresses.select("address"), "address", "left_semi")
@@ -222,7 +222,7 @@ def deleted_before(addresses: DataFrame, known: DataFrame) -> DataFrame:
 
 @relation
 def sample(addresses: DataFrame, most: int) -> DataFrame:
-    """A deterministic sample of addresses: those with the least MD5."""
+    """A deterministic sample of addresses: those with the smallest MD5."""
     mixed = addresses.select("address", F.md5("address").alias("mixed"))
     return mixed.orderBy("mixed").limit(most).select("address")
 
@@ -244,26 +244,27 @@ def questions(
 ) -> DataFrame:
     """Entries of HEADs that look like a candidate, for each branch that has them.
 
-    An upload that equals what a HEAD has at its path is served, and no list of staged objects names
-    it. So lakeFS is asked what it serves at the paths of entries whose size is that of a candidate,
-    and whose etag is the same, or one of the two tells nothing: the etag of an entry is that of
-    what was uploaded or copied, the listed one that of the object, and only MD5s compare.
+    An upload that equals the HEAD's entry at its path is served, and no list of staged objects
+    names it. So lakeFS is asked for the path of each entry with the size of a candidate, unless the
+    etags of the two differ and both are MD5s. The etag of an entry is that of the upload or copy,
+    the listed etag is that of the object; so only MD5s can be compared.
 
-    The size of an entry is what a client has declared. Where one is known to be wrong, those of
-    others may be, too: then all entries are asked for whose size no listing confirms. So are those
-    whose object is not there: nothing tells its size, and who uploads it anew may declare the same.
+    A client declares the size of an entry. If one declared size is known to be wrong, others may be
+    wrong, too: then lakeFS is asked for all entries whose size no listing confirms. It is also
+    asked for entries whose object is missing: no listing shows their size, and a client that
+    uploads the object anew may declare the same wrong size.
 
     Args:
-        entries: of HEADs; etag is null where it tells nothing.
+        entries: entries of HEADs; etag is null if it is no MD5.
         candidates: size and etag.
         ranges: range_id and commit_id, a row for each range of a HEAD.
         heads: commit_id and branch, a row for each branch. Thousands of branches with one HEAD
-            have its ranges once.
-        lost: addresses that HEADs name and the listing should have and lacks, if there are any.
-        confirming: address and size of what is listed, where sizes must be confirmed; else none.
+            share the rows of its ranges.
+        lost: addresses that HEADs name and the listing should contain and does not; may be empty.
+        confirming: address and size of the listing if sizes must be confirmed; else empty.
 
     Returns:
-        range_id, branch and number of the entry in its range, each once and in order.
+        range_id, branch, and number of the entry in its range; distinct and sorted.
     """
     sized = candidates.select("size", F.when(_is_md5(F.col("etag")), F.col("etag")).alias("etag"))
     of_size = sized.groupBy("size").agg(
@@ -287,11 +288,11 @@ def questions(
 
 
 def _is_before(moment: datetime) -> Column:
-    """True of entries that were modified before a moment."""
-    # Of the moment, whatever an entry says: what it has may be no time that an engine knows.
+    """True for entries that were modified before a moment."""
+    # The moment is converted, not the entry's time, which may be out of the range of an engine.
     return F.col("modified") < F.unix_micros(F.lit(moment))
 
 
 def _is_md5(etag: Column) -> Column:
-    # In Java's expressions the end of a line is an end, too.
+    # In Java's regular expressions "$" also matches before a line break at the end.
     return etag.rlike(_MD5) & (F.length(etag) == _DIGITS)

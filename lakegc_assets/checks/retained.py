@@ -1,6 +1,6 @@
-"""Commits by the server's logs, and those that rules keep which lakeFS does not have.
+"""Commits from the server's logs, and the commits that the ``retain`` rules keep.
 
-It shares nothing with the walk of the mark that it checks.
+This module shares no code with the walk of the mark that it checks.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from lakegc_assets.retention.rules import Rules
 def main_ancestries(
     client: LakeFSClient, repository: str, refs: Iterable[str]
 ) -> dict[str, Commit]:
-    """The commits of the main ancestries of some commits, as the server's log lists them.
+    """Return the commits of the main ancestries of some commits, as the server's log lists them.
 
-    ``refs``: ids of commits. Many branches may have one HEAD, or one that is an ancestor of
-        another's: no log is asked for whose commits have been read.
+    ``refs``: ids of commits. Many branches may share a HEAD, or have a HEAD that is an ancestor of
+        another one. The log of a commit that has been read is not requested again.
     """
     commits: dict[str, Commit] = {}
     waiting = list(refs)
@@ -36,16 +36,16 @@ def main_ancestries(
             if found.id in commits:
                 break
             commits[found.id] = _commit(found)
-            # Servers that list all ancestors may come to a known one before the main parent.
+            # Servers that list all ancestors may list a known commit before the main parent.
             waiting += _main_parent(found)
     return commits
 
 
 def longest_rules(rules: Rules, retain: Retain, branches: Iterable[str]) -> Rules:
-    """For each branch the most days that any rule gives it.
+    """Return for each branch the most days that any rule gives it.
 
-    ``retain``: those that keep more.
-    ``branches``: that there are.
+    ``retain``: the rules that keep more than lakeFS's.
+    ``branches``: names of the existing branches.
     """
     days = dict(rules.branches)
     for branch in branches:
@@ -62,13 +62,13 @@ def kept_commits(
     tags: Mapping[str, str],
     retain: Retain,
 ) -> set[str]:
-    """The commits that rules keep whatever their age is.
+    """Return the commits that the ``retain`` rules keep regardless of their age.
 
     ``heads``: branch → id of its HEAD.
     ``tags``: tag → id of its commit.
 
     Raises:
-        LakeFSError: the server did not answer, or a log is not whole.
+        LakeFSError: the server did not answer, or a log is incomplete.
     """
     found = {c for tag, c in tags.items() if any(_matches(p, tag) for p in retain.tags)}
     for branch, head in heads.items():
@@ -94,16 +94,16 @@ def path_commits(
     retain: Retain,
     now: datetime,
 ) -> dict[str, dict[str, str]]:
-    """For each pattern of paths the commits that keep what they have below it, by the logs.
+    """Return for each pattern of paths the commits that keep their entries below it.
 
     ``heads``: branch → id of its HEAD.
     ``tags``: tag → id of its commit.
 
     Returns:
-        The metarange of each of these commits; active ones are among them.
+        The metarange of each of these commits, including active commits.
 
     Raises:
-        LakeFSError: the server did not answer, or a log is not whole.
+        LakeFSError: the server did not answer, or a log is incomplete.
     """
     if not retain.paths:
         return {}
@@ -142,7 +142,7 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def _last(client: LakeFSClient, repository: str, head: str, number: int) -> set[str]:
-    """A HEAD and the main parents before it, some commits in all."""
+    """Return a HEAD and the main parents before it, ``number`` commits in all."""
     found: set[str] = set()
     following = {head}
     # Some servers list all ancestors.
@@ -158,7 +158,7 @@ def _last(client: LakeFSClient, repository: str, head: str, number: int) -> set[
 def _all_commits(
     client: LakeFSClient, repository: str, refs: Iterable[str]
 ) -> Iterator[LoggedCommit]:
-    """Every commit behind some, each once."""
+    """Yield every ancestor of some commits, and the commits themselves, each once."""
     seen: set[str] = set()
     waiting = set(refs)
     while waiting:

@@ -1,6 +1,6 @@
 """Addresses that lakeFS serves where a HEAD has an entry that looks like a candidate.
 
-The questions are not those of the mark, nor is the way in which they are asked.
+Both the questions and the code that asks them are independent of the mark's.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from lakegc_assets.lakefs.transport import LARGEST_PAGE
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.scratch import Folder
 
-#: Columns of questions: the entry with this number in a range, and a branch whose HEAD has it.
+#: Columns of a question: the number of an entry in a range, and a branch whose HEAD holds it.
 QUESTIONS: Final = schema("range_id string, branch string, number bigint")
-#: Work on one core, in seconds, of asking what a branch serves at a path.
+#: Seconds of one core to ask for the object at a path of a branch.
 QUESTION_S: Final = 3e-4
-#: Questions of one task, at most; and answers that are written at a time.
+#: Most questions of one task, and number of addresses that are written at a time.
 _QUESTIONS: Final = 20_000
 _ANSWERS: Final = 10_000
 
 
 def pieces_of(questions: Sequence[Part]) -> list[tuple[Part, int]]:
-    """Files of ``QUESTIONS``, which are in order, with the first rows of what one task asks."""
+    """Split files of ``QUESTIONS``, which are sorted, into (file, first row) for each task."""
     return [(part, at) for part in questions for at in range(0, part.rows, _QUESTIONS)]
 
 
 def ask(scratch: Folder, repository: str, piece: tuple[Part, int]) -> list[Part]:
-    """Files of the addresses that are served, in every spelling; a task.
+    """Write the addresses that lakeFS serves, in every spelling, to files; a task.
 
     Raises:
-        LakeFSError: lakeFS did not say what it serves.
+        LakeFSError: lakeFS did not answer.
     """
     served = served_addresses(scratch.connections, repository, _places(scratch, piece))
     some = iter(lambda: list(islice(served, _ANSWERS)), [])
@@ -48,7 +48,7 @@ def ask(scratch: Folder, repository: str, piece: tuple[Part, int]) -> list[Part]
 
 
 def _places(scratch: Folder, piece: tuple[Part, int]) -> Iterator[tuple[str, str]]:
-    """Branches and paths; in order within a range, so that the server finds neighbours."""
+    """Yield branches and paths, in the order of a range so that pages answer the next paths."""
     part, first = piece
     rows = read_part(scratch.store(), part).slice(first, _QUESTIONS)
     asked = zip(*(rows[name].to_pylist() for name in QUESTIONS.names), strict=True)
@@ -59,10 +59,10 @@ def _places(scratch: Folder, piece: tuple[Part, int]) -> Iterator[tuple[str, str
 
 
 def _paths(connections: Connections, range_id: str, numbers: set[int]) -> dict[int, str]:
-    """The paths of some entries of a range, by their numbers."""
+    """Return the paths of some entries of a range, by their numbers."""
     wanted = sorted(numbers)
     paths = paths_of(connections.fetch_table(range_id), range_id, wanted)
-    # A path that is no UTF-8 is shown with escapes; nobody can ask the API for it.
+    # A path that is not UTF-8 gets escapes: the API cannot be asked for it.
     texts = [path.decode(errors="backslashreplace") for path in paths]
     return dict(zip(wanted, texts, strict=True))
 
@@ -73,9 +73,9 @@ _SMALLEST_PAGE = 16
 def served_addresses(
     connections: Connections, repository: str, places: Iterable[tuple[str, str]]
 ) -> Iterator[str]:
-    """The physical addresses that lakeFS serves at some places, in every spelling.
+    """Yield the physical addresses that lakeFS serves at some places, in every spelling.
 
-    ``places``: branches and paths, in order.
+    ``places``: branches and paths, sorted.
     """
     served = _Served(connections.client(), repository)
     namespace = connections.namespace()
@@ -91,9 +91,9 @@ def served_addresses(
 
 
 class _Served:
-    """Asks for a path, and lists what follows it: as much as answered questions lately.
+    """Asks for a path, and lists the objects after it, in pages that adapt to their use.
 
-    A page tells what is served, never what is not: a path that no page showed is asked for.
+    A page only proves that an object is served: lakeFS is asked for a path that no page showed.
     """
 
     def __init__(self, client: LakeFSClient, repository: str) -> None:
@@ -106,7 +106,7 @@ class _Served:
         self._answered = 0
 
     def address(self, branch: str, path: str) -> str | None:
-        """The physical address at a path of a branch; None where nothing is served."""
+        """Return the physical address at a path of a branch; None if nothing is served there."""
         if branch == self._branch and path <= self._until:
             known = self._known.get(path)
             self._answered += known is not None

@@ -1,8 +1,8 @@
-"""A second reader of ranges, as fast as it must be to look at every HEAD before every sweep.
+"""A second reader of ranges, fast enough to read every HEAD before every sweep.
 
-It reads what the slow reader's frame gives it (``graveler.sstable``: footer, properties, index,
-checksums), and entries by a loop of its own. It shares nothing with the decoder of the mark: where
-the two disagree about what a range holds, no run goes on.
+It uses the frame of the slow reader (``graveler.sstable``: footer, properties, index, checksums),
+and decodes entries in a loop of its own. It shares no code with the decoder of the mark. If the two
+disagree about the addresses in a range, the run stops.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddre
 from lakegc_assets.graveler.sstable import Blocks, read_blocks
 from lakegc_assets.run.table_cache import Decoded, Kind
 
-#: A row for each relative address that an entry may mean.
+#: A row for each relative address that an entry may mean, or a row with null if it means none.
 ENTRIES: Final = schema(
     "range_id string",
-    # Of the entry in its range, from 0.
+    # Number of the entry in its range, from 0.
     "number bigint",
-    # Null where the entry means none, or it is unclear which.
+    # Null if the entry means no address in the namespace, or if its meaning is unclear.
     "address string",
-    # Modified in microseconds since 1970.
+    # Time of modification in microseconds since 1970.
     "modified bigint, size bigint",
-    # Null of what is no MD5, or of an object that is not placed here.
+    # Null if the etag is no MD5, or if the object is outside of the namespace.
     "etag string",
 )
-#: What of ``ENTRIES`` tells which addresses are named, and of which sizes and since when.
+#: Columns of ``ENTRIES`` that show the named addresses, with their sizes and earliest times.
 NAMED: Final = ("address", "modified", "size")
 _MD5: Final = "^[0-9a-f]{32}$"
 #: Bytes of an entry in a block: lengths, the key's kind, and lengths within the value.
 _SMALLEST_ENTRY: Final = 13
-#: What fits into microseconds, in seconds.
+#: Most seconds that fit into an int64 of microseconds.
 _MOST_SECONDS: Final = 9_000_000_000_000
 
 _Bytes = npt.NDArray[np.uint8]
@@ -49,36 +49,36 @@ _Longs = npt.NDArray[np.int64]
 
 
 def named(entries: pa.Table) -> pa.Table:
-    """Addresses that entries name, once for each size, with the earliest time of such an entry.
+    """Return the addresses that entries name, once for each size, with their earliest time.
 
-    ``entries``: ``NAMED``, and perhaps more. The columns of what is returned are ``NAMED``: whether
-    an address is named, whether in another size than some, and whether by an entry of before some
-    time, is the same by these rows as by all. An address that is null names nothing.
+    ``entries``: the columns of ``NAMED``, and optionally more. The result has the columns of
+    ``NAMED``. It answers the same as all entries: is an address named, is it named with another
+    size, and is it named by an entry from before some time. A null address names nothing.
     """
     placed = entries.select(NAMED)
-    # Where none is null, as nearly always, a filter would copy all addresses of a file.
+    # Nearly always no address is null, and a filter would copy all addresses of a file.
     if placed["address"].null_count:
         placed = placed.filter(placed["address"].is_valid())
     least = placed.group_by(["address", "size"], use_threads=False).aggregate([("modified", "min")])
     return least.select(["address", "modified_min", "size"]).rename_columns(NAMED)
 
 
-#: What is cached of ranges: the number is raised with the form of ``ENTRIES``, or what they mean.
+#: Cached entries of ranges. Raise the number when the form or the meaning of ``ENTRIES`` changes.
 KIND: Final = Kind("witness", 6, "range_id", summarize=named)
 
 
 def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
     """Decode the entries of a range.
 
-    ``range_id``: its id, for errors.
+    ``range_id``: id of the range, for errors.
 
     Returns:
         ``ENTRIES`` without the range's id, in the order of the entries. The facts are ``entries``,
-        and ``digest``: of the addresses as they stand in the entries, as the mark's reader has it.
+        and ``digest``: of the addresses as written in the entries, in the form of the mark's.
 
     Raises:
-        FormatError: the file is damaged, truncated, or no range. The content id is not compared:
-            the mark does that.
+        FormatError: the file is damaged, truncated, or no range. The content id is not verified
+            here: the mark verifies it.
     """
     text, _, fields = _fields(read_blocks(data, range_id), range_id)
     count = len(fields.size)
@@ -89,7 +89,7 @@ def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
         raise FormatError(range_id, 0, f"an address is not UTF-8: {error}") from None
     numbers, meant = _meant(addresses.cast(pa.string()), fields.address_type, namespace)
     etags = _texts(text, fields.etag_at, fields.etag_end, pa.large_binary())
-    # What is nowhere here has the etag of another store.
+    # An object outside of the namespace may have the etag of another store.
     told = pc.and_(pc.match_substring_regex(etags, _MD5).take(numbers), meant.is_valid())
     seconds = np.clip(fields.seconds, -_MOST_SECONDS, _MOST_SECONDS)
     rows = numbers.to_numpy()
@@ -106,13 +106,13 @@ def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
 
 
 def paths_of(data: bytes, range_id: str, numbers: Sequence[int] | None = None) -> list[bytes]:
-    """The paths of some entries of a range.
+    """Return the paths of some entries of a range.
 
-    ``range_id``: its id, for errors.
-    ``numbers``: of the entries, as ``ENTRIES`` has them: each once, in order; None for all.
+    ``range_id``: id of the range, for errors.
+    ``numbers``: numbers of entries as in ``ENTRIES``, distinct and sorted; None for all entries.
 
     Raises:
-        FormatError: as ``witness``; or there is no such entry.
+        FormatError: as ``witness``; or the range has no such entry.
     """
     text, starts, fields = _fields(read_blocks(data, range_id), range_id)
     wanted = np.zeros(len(fields.size), np.bool_)
@@ -131,7 +131,7 @@ def paths_of(data: bytes, range_id: str, numbers: Sequence[int] | None = None) -
 
 
 def _texts(text: _Bytes, begins: _Longs, ends: _Longs, kind: pa.DataType | None = None) -> pa.Array:
-    """The substrings of a text between pairs of positions, not decoded yet."""
+    """Return the substrings of a text between pairs of positions, without a check of UTF-8."""
     offsets = np.zeros(len(begins) + 1, np.int64)
     np.cumsum(ends - begins, out=offsets[1:])
     copied = np.empty(offsets[-1], np.uint8)
@@ -143,7 +143,7 @@ def _texts(text: _Bytes, begins: _Longs, ends: _Longs, kind: pa.DataType | None 
 def _meant(
     addresses: pa.Array, types: _Longs, namespace: StorageNamespace
 ) -> tuple[pa.Array, pa.Array]:
-    """The number of an entry and a relative address that it may mean, for each of these."""
+    """Return pairs of the number of an entry and a relative address that the entry may mean."""
     usual = pa.array(types == AddressType.RELATIVE)
     by_prefix = types == AddressType.BY_PREFIX_DEPRECATED
     if by_prefix.any():
@@ -168,12 +168,12 @@ def _meant(
 
 
 def _fields(blocks: Blocks, range_id: str) -> tuple[_Bytes, _Longs, kernels.Fields]:
-    """The blocks as one text, where they begin, and where the fields of all entries are in it."""
+    """Return the joined blocks, their starts, and the positions of the fields of all entries."""
     text = np.frombuffer(b"".join(blocks.payloads), np.uint8)
     sizes = [len(payload) for payload in blocks.payloads]
     starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
     claimed = blocks.properties.get("count", b"")
-    # What a file claims is not what memory is given for.
+    # A damaged file may claim any count: allocate no memory that its size does not justify.
     if not claimed.isdigit() or int(claimed) > len(text) // _SMALLEST_ENTRY:
         raise FormatError(range_id, 0, f"it cannot hold {claimed!r} entries")
     fields = kernels.Fields(*(np.empty(int(claimed), np.int64) for _ in kernels.Fields._fields))
@@ -192,7 +192,7 @@ def _fields(blocks: Blocks, range_id: str) -> tuple[_Bytes, _Longs, kernels.Fiel
 def meanings(
     namespace: StorageNamespace, address: str, address_type: AddressType
 ) -> list[str | None]:
-    """Every relative address that an entry may mean; None where it means none, or it is unclear."""
+    """Return every relative address that an entry may mean; None if it has none or is unclear."""
     try:
         return [*sorted(namespace.resolve(address, address_type))] or [None]
     except UnresolvableAddressError:

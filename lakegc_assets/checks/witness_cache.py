@@ -1,8 +1,8 @@
-"""The witness of ranges, through the cache: each range is witnessed once in its life.
+"""The witness of ranges with a cache: each range is witnessed once in its life.
 
-The cache is the witness's own: tables of the kind ``witness``, which are compared with their
-SHA-256 on every read. What was witnessed is compared, too: the number of entries with what the
-metarange says, the digest of their addresses with what the mark's reader found.
+The cache belongs to the witness only: tables of the kind ``witness``, whose SHA-256 is verified on
+every read. The contents are verified, too: the number of entries against the metarange, and the
+digest of their addresses against the digest of the mark's reader.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.table_cache import Decoded, Slot, TableCache
 
-#: Work on one core, in seconds: to fetch a range, to witness an entry.
+#: Seconds of one core to fetch a range, and to witness an entry.
 _FETCH_S: Final = 0.02
 _WITNESS_S: Final = 2e-6
 _THREADS: Final = 8
@@ -31,17 +31,17 @@ _THREADS: Final = 8
 
 @dataclass(frozen=True)
 class Witnessed:
-    """Ranges that were witnessed, and where what they hold is cached."""
+    """Ranges that were witnessed, and the places of their entries in the cache."""
 
     connections: Connections
     slots: Mapping[str, Slot]
 
     def digests(self) -> dict[str, str]:
-        """The digest of the addresses of each range, as they stand in it, by range id."""
+        """Return the digest of the addresses in each range, as written there, by range id."""
         return {range_id: str(slot.facts["digest"]) for range_id, slot in self.slots.items()}
 
     def frame(self, frames: Session, range_ids: Iterable[str], columns: Sequence[str]) -> DataFrame:
-        """The entries of some ranges, all of them and no others.
+        """Return the entries of the given ranges, and of no others.
 
         Raises:
             IntegrityError: the cache is damaged, here or when the frame is computed.
@@ -49,9 +49,9 @@ class Witnessed:
         return self._frame(frames, range_ids, columns, summarized=False)
 
     def named(self, frames: Session, range_ids: Iterable[str], columns: Sequence[str]) -> DataFrame:
-        """Rows that tell of what some ranges name what all their entries do (``witness.named``).
+        """Return the addresses that ranges name, summarized as in ``witness.named``.
 
-        ``columns``: of ``witness.NAMED``.
+        ``columns``: columns of ``witness.NAMED``.
 
         Raises:
             IntegrityError: as ``frame``.
@@ -69,13 +69,13 @@ class Witnessed:
 def witnessed(
     connections: Connections, tasks: Tasks, entries: Mapping[str, int], most: int
 ) -> Witnessed:
-    """Witness ranges, in tasks, but for those that were witnessed before.
+    """Witness ranges in tasks; ranges that were witnessed before are taken from the cache.
 
-    ``entries``: how many each range holds by the metarange's word, by its id. Ranges that name much
-    of the same should follow each other, since they share a file.
+    ``entries``: number of entries in each range, by range id, according to the metarange. Ranges
+    that name nearly the same addresses should follow each other, since they share a file.
 
     Raises:
-        IntegrityError: a range is missing, damaged, or not of the length that its metarange says.
+        IntegrityError: a range is missing or damaged, or its metarange has another count.
     """
     slots = TableCache(connections.cache(), KIND).compact() if entries else {}
     missing = [range_id for range_id in entries if range_id not in slots]

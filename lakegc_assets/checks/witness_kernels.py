@@ -1,7 +1,7 @@
-"""The compiled loop of the witness: where in the blocks of a range the fields of each entry are.
+"""The compiled loop of the witness: positions of the fields of each entry in a range's blocks.
 
-It copies nothing: it finds positions, and reads on from one field to the next. Every byte of a
-block belongs to an entry or to the restart points, or the block is refused.
+It copies no field, it only finds positions, and reads the fields one after another. Every byte of a
+block belongs to an entry or to the restart points; otherwise the block is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHORT, _BEYOND, _KIND, _ORDER, _VALUE, _ENTRY, _MORE = range(1, 8)
 
 
 class Fields(NamedTuple):
-    """Offsets of the fields of entries, and their numbers; a row for each entry."""
+    """Offsets of the address and etag, and numeric fields; arrays with a row for each entry."""
 
     address_at: _Longs
     address_end: _Longs
@@ -44,7 +44,7 @@ class Fields(NamedTuple):
 
 @inlined
 def _copy(source: Any, start: Any, target: Any, place: Any, length: Any) -> None:  # noqa: ANN401
-    """Copy some bytes; with unsigned positions several at a time."""
+    """Copy bytes. Unsigned positions let the compiler copy several bytes at a time."""
     begin, to = np.uint64(start), np.uint64(place)
     for i in range(np.uint64(length)):
         target[to + i] = source[begin + i]
@@ -52,7 +52,7 @@ def _copy(source: Any, start: Any, target: Any, place: Any, length: Any) -> None
 
 @inlined
 def _number(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and positions
-    """A varint, and where it ends; -1 where there is none."""
+    """Read a varint; return its value and its end, -1 if it is invalid."""
     value, shift = np.uint64(0), np.uint64(0)
     while at < end and shift < np.uint64(70):
         byte = np.uint64(data[at])
@@ -68,7 +68,7 @@ def _number(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and
 
 @compiled
 def _moment(data: Any, at: Any, end: Any, row: Any, fields: Any) -> Any:  # noqa: ANN401 - arrays
-    """Read a Timestamp; whether it is one."""
+    """Read a Timestamp into a row; return False if it is invalid."""
     while at < end:
         tag, at = _number(data, at, end)
         if at < 0 or tag not in (8, 16):
@@ -86,10 +86,10 @@ def _moment(data: Any, at: Any, end: Any, row: Any, fields: Any) -> Any:  # noqa
 
 @inlined
 def _field(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and positions
-    """A field's number, its value or length, where that ends, and whether bytes follow.
+    """Read a field's number, value or length, the end of that, and whether bytes follow.
 
-    The number is 0 where there is no field that lakeFS writes: 3 and 6 are numbers, the others are
-    bytes.
+    The number is 0 if lakeFS does not write such a field: fields 3 and 6 are numbers, the others
+    are bytes.
     """
     tag, at = _number(data, at, end)
     value = np.int64(0)
@@ -106,7 +106,7 @@ def _field(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and 
 
 @compiled
 def _entry(data: Any, at: Any, end: Any, row: Any, fields: Any) -> Any:  # noqa: ANN401 - arrays
-    """Read an Entry into a row; whether it is one. Of a repeated field the last one counts."""
+    """Read an Entry into a row; False if it is invalid. Of a repeated field the last one counts."""
     for column in fields:
         column[row] = 0
     while at < end:
@@ -130,7 +130,7 @@ def _entry(data: Any, at: Any, end: Any, row: Any, fields: Any) -> Any:  # noqa:
 
 @compiled
 def _value(data: Any, at: Any, end: Any, row: Any, fields: Any) -> Any:  # noqa: ANN401 - arrays
-    """Read a value, which is an identity and an entry, each behind twice its length; a code."""
+    """Read a value, an identity and an entry, each after twice its length; return a code."""
     for part in range(2):
         length, at = _number(data, at, end)
         if at < 0 or length < 0 or length % 2 or length // 2 > end - at:
@@ -144,15 +144,15 @@ def _value(data: Any, at: Any, end: Any, row: Any, fields: Any) -> Any:  # noqa:
 
 @compiled
 def _key(data: Any, at: Any, shared: Any, rest: Any, key: Any, old: Any) -> Any:  # noqa: ANN401
-    """Put the rest of a key behind what it shares with the last one; a code.
+    """Append the rest of a key to the bytes that it shares with the last key; return a code.
 
     Args:
         data: the blocks.
-        at: where the rest is in them.
-        shared: how many bytes of the last key it begins with.
-        rest: how many bytes follow.
-        key: the last key, which becomes this one; each with the 8 bytes of its kind at its end.
-        old: length of the last key; 0 where there is none.
+        at: position of the rest in the blocks.
+        shared: number of bytes that the key shares with the last key.
+        rest: number of bytes that follow.
+        key: the last key, replaced by this key; each ends with the 8 bytes of its kind.
+        old: length of the last key; 0 if this is the first key.
     """
     length = shared + rest
     if length < 8:  # noqa: PLR2004 - the kind
@@ -174,7 +174,7 @@ def _key(data: Any, at: Any, shared: Any, rest: Any, key: Any, old: Any) -> Any:
 
 @compiled
 def _limit(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and positions
-    """The end of the entries of a block, where its restart points begin; -1 where it is invalid."""
+    """Return the end of the entries of a block, where its restart points begin; -1 if invalid."""
     if end - at < 8:  # noqa: PLR2004 - one restart point and their number
         return np.int64(-1)
     restarts = np.int64(0)
@@ -186,7 +186,7 @@ def _limit(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and 
 
 @inlined
 def _lengths(data: Any, at: Any, limit: Any) -> Any:  # noqa: ANN401 - an array and positions
-    """Lengths of an entry's shared key, rest and value, and their end; -1 if invalid."""
+    """Read the lengths of an entry's shared key, rest and value, and their end; -1 if invalid."""
     rest, length = np.int64(-1), np.int64(-1)
     shared, at = _number(data, at, limit)
     if at >= 0:
@@ -200,15 +200,15 @@ def _lengths(data: Any, at: Any, limit: Any) -> Any:  # noqa: ANN401 - an array 
 
 @compiled
 def copy_keys(data: Any, starts: Any, wanted: Any, key: Any, copied: Any, ends: Any) -> Any:  # noqa: ANN401
-    """Copy the keys of some entries of blocks that ``walk`` found sound.
+    """Copy the keys of some entries of blocks that ``walk`` has accepted.
 
     Args:
-        data: the blocks, one after the other.
-        starts: where each begins, and where the last one ends.
-        wanted: of each entry, whether its key is.
-        key: room for the longest key.
-        copied: is filled with the keys, one after the other; empty to only find where they end.
-        ends: is filled with where each ends, one for each that is wanted.
+        data: the blocks, joined.
+        starts: start of each block, and the end of the last block.
+        wanted: for each entry, True to copy its key.
+        key: buffer for the longest key.
+        copied: buffer for the keys, joined; empty to find only their ends.
+        ends: filled with the end of each wanted key.
     """
     row, found, used = np.int64(0), np.int64(0), np.int64(0)
     for block in range(len(starts) - 1):
@@ -232,14 +232,14 @@ def walk(data: Any, starts: Any, key: Any, fields: Any) -> Any:  # noqa: ANN401 
     """Find the fields of every entry.
 
     Args:
-        data: the blocks, one after the other.
-        starts: where each begins, and where the last one ends.
-        key: room for the longest key; holds the last one at the end.
-        fields: are filled; as long as there are entries.
+        data: the blocks, joined.
+        starts: start of each block, and the end of the last block.
+        key: buffer for the longest key; holds the last key afterwards.
+        fields: filled; arrays as long as the number of entries.
 
     Returns:
-        A code, the block that was read last, how many entries there are, and the length of the
-        last key with its kind.
+        A code, the block that was read last, the number of entries, and the length of the last key
+        including its kind.
     """
     row, last = np.int64(0), np.int64(0)
     for block in range(len(starts) - 1):
@@ -269,7 +269,7 @@ def walk(data: Any, starts: Any, key: Any, fields: Any) -> Any:  # noqa: ANN401 
 
 @compiled
 def copy_spans(text: Any, begins: Any, ends: Any, copied: Any) -> None:  # noqa: ANN401 - arrays
-    """Copy what is between each two positions of a text, one after the other."""
+    """Copy the spans between pairs of positions of a text, joined."""
     used = np.int64(0)
     for i in range(len(begins)):
         size = ends[i] - begins[i]
@@ -279,7 +279,7 @@ def copy_spans(text: Any, begins: Any, ends: Any, copied: Any) -> None:  # noqa:
 
 @inlined
 def _spread(value: Any) -> Any:  # noqa: ANN401 - a number
-    """Spread what is in a number over all of its bits, as SplitMix64 does."""
+    """Mix the bits of a number, as SplitMix64 does."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
@@ -287,7 +287,7 @@ def _spread(value: Any) -> Any:  # noqa: ANN401 - a number
 
 @compiled
 def digest(text: Any, begins: Any, ends: Any) -> Any:  # noqa: ANN401 - arrays
-    """The sums of two hashes (FNV-1a, spread) of what is between each two positions of a text."""
+    """Return the sums of two hashes (FNV-1a, mixed) of the spans between pairs of positions."""
     prime = np.uint64(0x100000001B3)
     first, second = np.uint64(0), np.uint64(0)
     for i in range(len(begins)):
