@@ -1,1 +1,1 @@
-"""The sweep: verifies a mark once more, deletes what it names, and records every outcome."""
+"""The sweep: verifies a mark again, deletes its candidates, and records every outcome."""

@@ -1,10 +1,10 @@
 """The hold of an alarm and its acceptance: the loss is known, and sweeps may start again.
 
-A hold is accepted by one conditional write in its place, so that it is either accepted or not
-whenever whoever accepts it is killed, and only ever the hold that was looked at: another alarm has
-written another one. Before that all that it names is brought back that can be; what nobody keeps is
-lost. What it says of the loss is kept below ``accepted-holds/``, and the last look of a later sweep
-of the same mark raises no second alarm for it.
+One conditional write replaces a hold by its acceptance. So a hold is either accepted or not, even
+if the accepting process is killed, and only the hold that was looked at is accepted: another alarm
+has written another hold. Before the write, every named object that can be restored is restored; an
+object that is kept nowhere is lost. The losses are recorded below ``accepted-holds/``, and a later
+sweep of the same mark raises no second alarm for them.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from lakegc_assets.wording import counted
 
 _BATCH: Final = 1000
 _SHOWN: Final = 3
-#: What becomes of an object that an alarm has named.
+#: States of an object that an alarm has named.
 BACK: Final = "back"
 BROUGHT: Final = "brought back now"
 TAKEN: Final = "another object is at its address"
 FAILED: Final = "failed"
 UNKNOWN: Final = "unknown"
-#: The same of what is gone, before anything is brought back: by what a restore would make of it.
+#: States of a missing object before it is restored, by the source from which it can be restored.
 KEPT: Final[Mapping[Verdict, str]] = {
     "versions": "gone, and kept as a version",
     "trash": "gone, and in the trash",
@@ -72,12 +72,12 @@ class Alarm:
     """An alarm, and the state of its objects.
 
     Attributes:
-        values: what the alarm wrote into the hold.
-        states: what became of each object, by its address.
-        rows: how to bring those back that the mark names (``lost_objects.LOST``).
-        proof: of their copies, where there is a backup.
-        unread: why these are not all, or are not to be had back from everywhere; else empty.
-        problems: what went wrong with some of them.
+        values: the content that the alarm wrote into the hold.
+        states: the state of each object, by its address.
+        rows: sources from which marked objects can be restored (``lost_objects.LOST``).
+        proof: evidence of their copies, if there is a backup.
+        unread: why the objects or their sources are incomplete; else empty.
+        problems: errors of single objects.
     """
 
     values: Mapping[str, Any]
@@ -89,7 +89,7 @@ class Alarm:
 
     @property
     def run(self) -> str:
-        """The run whose sweep raised the alarm; empty where the hold does not name it."""
+        """The run whose sweep raised the alarm; empty if the hold does not name it."""
         return str(self.values.get("run") or "")
 
     def having(self, *states: str) -> list[str]:
@@ -98,13 +98,13 @@ class Alarm:
 
     @property
     def lost(self) -> pa.Table:
-        """Marked objects that did not come back (``lost_objects.LOST``)."""
+        """Marked objects that were not restored (``lost_objects.LOST``)."""
         gone = pa.array(self.having(LOST, UNKNOWN), pa.string())
         return self.rows.filter(pc.is_in(self.rows["address"], gone))
 
     @property
     def is_back(self) -> bool:
-        """Return whether all of its objects are at their addresses, so that nothing is lost."""
+        """Return True if all of its objects are at their addresses, so that nothing is lost."""
         return bool(self.states) and not self.unread and {*self.states.values()} == {BACK}
 
     @property
@@ -117,7 +117,7 @@ def look_at_alarms(ctx: RunContext, hold: Hold) -> list[Alarm]:
     """Look up the state of the objects that a hold names, without changing anything.
 
     Raises:
-        StorageError: the store does not say what is there.
+        StorageError: the store did not answer.
     """
     return [_looked_at(ctx.connections, _alarm_of(ctx, values)) for values in hold.alarms]
 
@@ -125,20 +125,20 @@ def look_at_alarms(ctx: RunContext, hold: Hold) -> list[Alarm]:
 def accept_hold(
     ctx: RunContext, hold_id: str, by: str, *, unverified: bool = False
 ) -> tuple[Hold, str]:
-    """Bring back what can be of what a hold names, accept the loss of the rest, and end the hold.
+    """Restore the objects of a hold that can be restored, accept the loss of the rest, and end it.
 
-    ``hold_id``: of the hold that was looked at. ``unverified``: accept it also where nobody can
-    tell whether all is lost, since artifacts or the backup of the sweep are gone; what it names is
-    pinned then.
+    ``hold_id``: id of the hold that was looked at. ``unverified``: accept it even if it cannot be
+    verified that all is lost, since artifacts or the backup of the sweep are gone; the named
+    objects are then pinned.
 
     Returns:
-        The record in the place of the hold, and the URL of its copy.
+        The record that replaces the hold, and the URL of its copy.
 
     Raises:
-        HoldError: the hold is another one by now.
-        RefusedError: there is none; or somebody else holds the lease of the repository.
-        IntegrityError: it is not known of all it names that it is lost.
-        StorageError: nobody can tell, or it is not known to be accepted.
+        HoldError: the hold has been replaced by another one.
+        RefusedError: there is no hold; or another process holds the lease of the repository.
+        IntegrityError: it is not verified for all named objects that they are lost.
+        StorageError: the store did not answer, or it is unknown if the hold was accepted.
     """
     ctx = ctx.connect()
     store = ctx.connections.store()
@@ -157,17 +157,17 @@ def accept_hold(
         try:
             store.put(key, accepted.text.encode())
         except LakegcError as error:
-            # It is in the place of the hold, and the next alarm keeps it, too.
+            # The record has replaced the hold, and the next alarm copies it, too.
             ctx.log.warning("%s/%s was not written: %s", store.url, key, error)
     return accepted, f"{store.url}/{key}"
 
 
 def _present(ctx: RunContext, store: ObjectStore, hold_id: str) -> tuple[str, Hold]:
-    """The hold that was looked at, and its etag, which is not newer.
+    """Return the etag of the hold that was looked at, and the hold, which is not older.
 
     Raises:
-        HoldError: it is another one by now.
-        RefusedError: there is none.
+        HoldError: the hold has been replaced by another one.
+        RefusedError: there is no hold.
     """
     try:
         etag = store.head(HOLD).etag
@@ -191,7 +191,7 @@ def _present(ctx: RunContext, store: ObjectStore, hold_id: str) -> tuple[str, Ho
 def _looked_at(connections: Connections, alarm: Alarm) -> Alarm:
     rows, states = alarm.rows, dict[str, str]()
     sizes = dict(zip(rows["address"].to_pylist(), rows["size"].to_pylist(), strict=True))
-    # What cannot be looked for everywhere is not known to be lost.
+    # An object is only known to be lost if all sources could be searched.
     nowhere = UNCLEAR if alarm.unread else LOST_NOW
     for addresses in _batches(list(alarm.states)):
         there, ends = foresee(connections.store(), rows, addresses, alarm.proof)
@@ -206,9 +206,9 @@ def _looked_at(connections: Connections, alarm: Alarm) -> Alarm:
 
 
 def _brought_back(store: ObjectStore, alarm: Alarm) -> Alarm:
-    """Bring back all objects of an alarm that can be, and return their state."""
+    """Restore all objects of an alarm that can be restored, and return their states."""
     states, problems = dict(alarm.states), list[str]()
-    # What cannot be looked for everywhere is not known to be lost.
+    # An object is only known to be lost if all sources could be searched.
     known = {"restored": BROUGHT, "not_kept": UNKNOWN if alarm.unread else LOST, "failed": FAILED}
     for at in range(0, alarm.rows.num_rows, _BATCH):
         batch = alarm.rows.slice(at, _BATCH)
@@ -230,7 +230,7 @@ def _batches(addresses: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _alarm_of(ctx: RunContext, values: Mapping[str, Any]) -> Alarm:
-    """An alarm, by what it wrote into the hold and what its sweep has recorded."""
+    """Build an alarm from its content in the hold and from the records of its sweep."""
     objects = values.get("objects")
     found = objects if isinstance(objects, list) else []
     named = {str(one["address"]) for one in found if isinstance(one, dict) and "address" in one}
@@ -245,7 +245,7 @@ def _alarm_of(ctx: RunContext, values: Mapping[str, Any]) -> Alarm:
 
 
 def _of_mark(ctx: RunContext, values: Mapping[str, Any], named: set[str]) -> Alarm:
-    """An alarm with all that the sweep of its mark recorded as gone and needed, and its sources."""
+    """Build an alarm with all objects that its sweep recorded as gone and needed, and sources."""
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     ctx = ctx.connect()
     chain = attempt.chain("gc_report", ctx.connections.namespace_url)
@@ -263,7 +263,7 @@ def _of_mark(ctx: RunContext, values: Mapping[str, Any], named: set[str]) -> Ala
 
 
 def _workspace(ctx: RunContext, attempt: AttemptArtifacts) -> Workspace:
-    """A new folder of the sweep of a mark, to be used within ``with``."""
+    """Create a folder of the sweep of a mark, as a context manager."""
     return Workspace(ctx, attempt, f"{ASSET}/{secrets.token_hex(8)}/")
 
 
@@ -275,7 +275,7 @@ def _require_known(ctx: RunContext, alarms: Sequence[Alarm], *, unverified: bool
     """Refuse to accept a loss that may be none.
 
     Raises:
-        IntegrityError: nobody can tell of something whether it can be had back.
+        IntegrityError: it is unknown for an object if it can be restored.
     """
     problems = [problem for alarm in alarms for problem in alarm.problems]
     if problems:
@@ -296,7 +296,7 @@ def _require_known(ctx: RunContext, alarms: Sequence[Alarm], *, unverified: bool
 
 
 def record_missing(ctx: RunContext, alarm: Alarm, hold_id: str) -> None:
-    """Let the ledger say of what is lost that it is gone: no later try deletes at its address."""
+    """Record lost objects as gone in the ledger: no later try deletes at their addresses."""
     rows = alarm.lost
     if not rows.num_rows:
         return
@@ -314,7 +314,7 @@ def record_missing(ctx: RunContext, alarm: Alarm, hold_id: str) -> None:
 
 
 def pin_unclear(ctx: RunContext, store: ObjectStore, alarms: Sequence[Alarm], hold_id: str) -> None:
-    """Pin what may yet be had back by hand, so that no prune removes what was kept of it."""
+    """Pin objects that may still be restored by hand, so that no prune removes their copies."""
     unclear = sorted({one for alarm in alarms for one in alarm.having(TAKEN, UNKNOWN)})
     if not unclear or not ctx.settings.pin_lifetime:
         return
@@ -325,10 +325,10 @@ def pin_unclear(ctx: RunContext, store: ObjectStore, alarms: Sequence[Alarm], ho
 
 
 def _accepted(hold: Hold, alarms: Sequence[Alarm], said: Mapping[str, Any]) -> Hold:
-    """The record that replaces an accepted hold, with who ``said`` so, and when."""
+    """Build the record that replaces a hold; ``said``: its id, and by whom and when accepted."""
     lost: dict[str, list[str]] = {}
     for alarm in alarms:
-        # Only what the ledger says, too: what another sweep of that mark deletes is an alarm again.
+        # Only objects that the ledger has, too: another sweep of that mark must raise an alarm.
         lost.setdefault(alarm.run, []).extend(sorted(alarm.lost["address"].to_pylist()))
     totals = [{"run": alarm.run, **alarm.totals} for alarm in alarms]
     unverified = sorted({one for alarm in alarms for one in alarm.having(UNKNOWN)})
@@ -343,11 +343,11 @@ def _accepted(hold: Hold, alarms: Sequence[Alarm], said: Mapping[str, Any]) -> H
 
 
 def replace_hold(store: ObjectStore, accepted: Hold, etag: str) -> None:
-    """End the hold, unless it is another one by now.
+    """End the hold, unless it has been replaced by another one.
 
     Raises:
-        HoldError: it is.
-        StorageError: it is not known to have ended.
+        HoldError: it has been replaced.
+        StorageError: it is unknown if it has ended.
     """
     try:
         store.put_if_match(HOLD, accepted.text.encode(), etag)
@@ -356,7 +356,7 @@ def replace_hold(store: ObjectStore, accepted: Hold, etag: str) -> None:
             f"{store.url}/{HOLD} is another by now: another alarm was raised. Look at it first"
         ) from None
     except StoreUnavailableError:
-        # A write without an answer may have been carried out.
+        # The store may have carried out a write that it did not answer.
         now = find_hold(store)
         if now != accepted:
             raise

@@ -1,4 +1,4 @@
-"""After a sweep: what is gone and needed is put back; else an alarm is raised, with a hold."""
+"""After a sweep: put back objects that are gone and needed, else raise an alarm with a hold."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ from lakegc_assets.sweep.lost_objects import as_lost, copies_of, find_lost
 from lakegc_assets.wording import counted
 
 _BATCH: Final = 1000
-#: Work of looking an object up, in seconds of one core, and how many are asked for at a time.
+#: Seconds of one core to look an object up.
 _LOOKUP_S: Final = 0.003
-#: How many are worth a task.
+#: Least number of lookups of a task.
 _EACH: Final = 1000
 _THREADS: Final = 16
-#: How many objects an alarm names, and how many the message of its error.
+#: Number of objects that an alarm names, and number in the message of its error.
 _NAMED: Final = 100
 _SHOWN: Final = 20
 _OBSTACLES: Final = 3
-#: Where an alarm keeps what is gone, below the folder of a sweep.
+#: Folder of the objects that an alarm found missing, below the folder of a sweep.
 MISSING: Final = "after/missing/"
 _NOTHING: Final = CAME_BACK.empty_table()
 _NOBODY: Final = {"branch": None, "commit_id": None}
@@ -62,18 +62,18 @@ _PAIRS: Final = pa.schema([("metarange_id", pa.string()), ("range_id", pa.string
 
 
 class AlarmError(IntegrityError):
-    """Something is gone that is needed."""
+    """An object is gone that is needed."""
 
 
 class PartialLookError(IntegrityError):
-    """Not all that may need an object could be looked at; what could be has all that it needs.
+    """Some references could not be read; all objects needed by the others are there.
 
     Attributes:
-        unread: what could not be looked at, and why.
+        unread: the references that could not be read, with the errors.
     """
 
     def __init__(self, unread: Sequence[str]) -> None:
-        """Tell the first of it."""
+        """Name the first unread references in the message."""
         more = f" and {len(unread) - _SHOWN} more" if len(unread) > _SHOWN else ""
         super().__init__(
             f"the look at what needs the deleted objects was made in part, without "
@@ -82,19 +82,19 @@ class PartialLookError(IntegrityError):
         self.unread = unread
 
     def __reduce__(self) -> tuple[type[PartialLookError], tuple[Sequence[str]]]:
-        """Survive being copied."""
+        """Pickle the error with its argument, since the message alone does not rebuild it."""
         return type(self), (self.unread,)
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The holder of an object; unknown parts are None.
+    """The reference that needs an object; unknown parts are None.
 
     Attributes:
-        address: of the object, relative to the namespace.
-        branch: on which it is staged, or whose retention keeps the commit.
-        path: at which it is.
-        commit: that holds it; None where it is staged.
+        address: address of the object, relative to the namespace.
+        branch: branch on which it is staged, or whose retention keeps the commit.
+        path: path of the object.
+        commit: commit that holds it; None if it is staged.
     """
 
     address: str
@@ -103,21 +103,21 @@ class Holder:
     commit: str | None
 
     def __str__(self) -> str:
-        """The holder, for messages."""
+        """Return the known parts, for messages."""
         known = {"branch": self.branch, "path": self.path, "commit": self.commit}
         return ", ".join(f"{name} {value!r}" for name, value in known.items() if value)
 
 
 def raise_alarm_if_needed(deltas: DeltaMarks, recorded: LedgerState) -> None:
-    """Compute the live set once more; put back what it needs and is gone, else hold all sweeps.
+    """Compute the live set again; put back objects that it needs and are gone, else hold sweeps.
 
-    All candidates are looked at, not only those that the ledger calls deleted: a sweep that was
-    killed between a delete and its record may have found the object alive when it was run again.
+    All candidates are looked up, not only those that the ledger records as deleted. If a sweep was
+    killed between a delete and its record, its next try may have found the object alive.
 
     Raises:
-        AlarmError: something is gone and needed, and could not be put back; what, and who
-            needs it.
-        PartialLookError: not all could be looked at; what the rest needs was put back.
+        AlarmError: a needed object is gone and could not be put back; the message names it and
+            its holder.
+        PartialLookError: some references could not be read; objects of the others were put back.
     """
     unread: list[str] = []
     delta = deltas.take(recorded.marked, "after", unread)
@@ -133,7 +133,7 @@ def raise_alarm_if_needed(deltas: DeltaMarks, recorded: LedgerState) -> None:
 
 @dataclass(frozen=True)
 class _LastLook:
-    """A delta mark after a sweep, and the objects that it found alive and missing."""
+    """A delta mark after a sweep, and the objects that are alive by it and missing."""
 
     deltas: DeltaMarks
     recorded: LedgerState
@@ -150,7 +150,7 @@ class _LastLook:
         return self.recorded.space.connections.store()
 
     def put_back_or_alarm(self) -> None:
-        """Put back what is gone and needed, else hold all sweeps."""
+        """Put back objects that are gone and needed, else hold all sweeps."""
         missing = self._missing()
         if not self.ctx.settings.restore_revived:
             self._raise_alarm(missing, {})
@@ -163,21 +163,21 @@ class _LastLook:
 
         def record() -> None:
             there = self.recorded.thought_gone(self.delta.spared, missing["address"])
-            # What was there although the ledger calls it gone is back, too.
+            # An object that is there although the ledger records it as gone is back, too.
             back = pa.concat_tables([brought, there])
             if back.num_rows:
                 artifacts, clocks = self.recorded.space.attempt.store(), self.ctx.clocks
                 record_put_back(artifacts, back, self._holders(_named(back)), clocks)
 
         if still.num_rows:
-            # Whatever goes wrong with the record, the hold is written.
+            # The hold is written even if the record fails.
             with suppress(Exception):
                 record()
         self._raise_alarm(still, obstacles)
         record()
 
     def _missing(self) -> pa.Table:
-        """Objects that are certainly alive and missing from the store (``CAME_BACK``)."""
+        """Find objects that are certainly alive and missing from the store (``CAME_BACK``)."""
         spared, attempt = self.delta.spared, self.recorded.space.attempt
         tasks = max(1, min(self.ctx.settings.sweep_num_partitions, spared.rows // _EACH))
         folder = f"{self.deltas.folder}after/gone/"
@@ -188,7 +188,7 @@ class _LastLook:
         return pa.concat_tables([_NOTHING, *read_parts(attempt.store(), parts)])
 
     def _put_back(self, missing: pa.Table) -> dict[str, str]:
-        """Put back what is gone and needed; what kept each from it that is missing still."""
+        """Put back missing objects; return the obstacle of each one that is still missing."""
         try:
             return put_back(self.recorded, self.deltas.chain, missing["address"])
         except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
@@ -196,10 +196,10 @@ class _LastLook:
             return dict.fromkeys(missing["address"].to_pylist(), str(error) or type(error).__name__)
 
     def _raise_alarm(self, missing: pa.Table, obstacles: Mapping[str, str]) -> None:
-        """Hold all sweeps, and tell what is gone, its holders, and why it was not put back.
+        """Hold all sweeps, and report the missing objects, their holders, and the obstacles.
 
         Raises:
-            AlarmError: unless nothing is.
+            AlarmError: unless nothing is missing.
         """
         missing = self._not_accepted(missing)
         if not missing.num_rows:
@@ -222,14 +222,14 @@ class _LastLook:
             "not_put_back": _summed(obstacles) or "restore_revived is off",
         }
         named = _named(missing)
-        # First without saying who needs them: that takes time, and may fail.
+        # The first hold has no holders: to find them takes time, and may fail.
         held = self._hold(what | {"objects": _objects(named, {}, obstacles)})
         what["objects"] = _objects(named, self._holders(named), obstacles)
         held = self._hold(what) or held
         raise AlarmError(self._message(what, held=held))
 
     def _not_accepted(self, missing: pa.Table) -> pa.Table:
-        """Objects that are gone and needed, without those whose loss a person has accepted."""
+        """Return the missing objects without losses that a person has accepted."""
         if not missing.num_rows:
             return missing
         try:
@@ -246,7 +246,7 @@ class _LastLook:
         return True
 
     def _holders(self, named: Mapping[str, str]) -> dict[str, Holder]:
-        """The holders of the objects; none where they cannot be found now."""
+        """Find the holders of the objects; none if they cannot be found now."""
         ctx, liveness = self.ctx, self.delta.liveness
         if liveness is None:
             return {}
@@ -257,7 +257,7 @@ class _LastLook:
             return {}
 
     def _message(self, what: Mapping[str, object], *, held: bool) -> str:
-        """The message of an alarm, in lines: first what happened and what to do."""
+        """Return the message of an alarm: the first lines say what happened and what to do."""
         ctx = self.ctx
         of_run = ctx.repository, "--run", ctx.run
         sweeping = command_line("sweep", *of_run, settings=ctx.given_settings)
@@ -282,15 +282,16 @@ class _LastLook:
 def put_back(
     recorded: LedgerState, chain: Mapping[str, Manifest], missing: pa.ChunkedArray
 ) -> dict[str, str]:
-    """Put objects back where nothing is now.
+    """Put objects back at keys where nothing is now.
 
-    Whoever holds the lease by now: what is at a key is never touched, and what is needed is spared
-    by whoever sweeps. What is needed is missing, too, where another object is at its key by now.
+    This is safe even if another process has taken the lease: an object at a key is never touched,
+    and every sweep spares needed objects. A needed object also counts as missing if another object
+    is at its key by now.
 
     ``missing``: addresses of objects that are gone and needed.
 
     Returns:
-        What kept each of them from being put back that is missing still, by address.
+        The obstacle of each object that is still missing, by address.
     """
     log, store = recorded.ctx.log, recorded.space.connections.store()
     lost, proof, problem = find_lost(recorded, chain, missing)
@@ -311,7 +312,7 @@ def put_back(
 def record_put_back(
     artifacts: ObjectStore, back: pa.Table, holders: Mapping[str, Holder], clocks: Clocks
 ) -> None:
-    """Make it durable that objects (address, size, why) are back, with who needs them if known."""
+    """Record in the ledger that objects (address, size, why) are back, with holders if known."""
     columns = (back[name].to_pylist() for name in ("address", "size", "why"))
     outcomes = [
         Outcome(
@@ -326,7 +327,7 @@ def record_put_back(
 
 
 def _gone(connections: Connections, url: str, folder: str, piece: Sequence[Stretch]) -> list[Part]:
-    """The task: looks objects up, and writes those that are not there."""
+    """Look objects up, and write the missing ones to files; a task."""
     artifacts, store = connections.open(url), connections.store()
     parts = []
     for part, begin, count in piece:
@@ -343,9 +344,9 @@ def _gone(connections: Connections, url: str, folder: str, piece: Sequence[Stret
 def _holders_of(
     ctx: RunContext, liveness: Liveness, ranges: pa.Table, addresses: Collection[str]
 ) -> dict[str, Holder]:
-    """One holder for each object that has one: a commit's, a HEAD's if possible, else a stage's.
+    """Find one holder of each object: a commit, a HEAD if possible; else a staging area.
 
-    ``ranges``: those that may hold the objects (range_id, entries).
+    ``ranges``: ranges that may hold the objects (range_id, entries).
     """
     found: dict[str, Holder] = {}
     if range_ids := ranges_naming(ctx, ranges, addresses):
@@ -353,7 +354,7 @@ def _holders_of(
         pairs = pairs_of(ctx, set(active["metarange_id"].to_pylist()), range_ids)
         named = pairs.select(_PAIRS.names).cast(_PAIRS)
         holders = named.join(active, "metarange_id", join_type="inner").to_pylist()
-        # A HEAD's, if there is one.
+        # A HEAD comes first, if there is one.
         holders.sort(key=lambda row: (row["kind"] != "head", row["commit_id"]))
         for range_id in range_ids:
             of = next((row for row in holders if row["range_id"] == range_id), _NOBODY)
@@ -366,7 +367,7 @@ def _holders_of(
 
 
 def _named(objects: pa.Table) -> dict[str, str]:
-    """The first of some objects, and why they are needed."""
+    """Return the first objects by address, with the reason why each is needed."""
     first = objects.sort_by("address").slice(0, _NAMED)
     return dict(zip(first["address"].to_pylist(), first["why"].to_pylist(), strict=True))
 
@@ -383,7 +384,7 @@ def _objects(
 
 
 def _summed(obstacles: Mapping[str, str]) -> str:
-    """The reasons why objects could not be put back, the most frequent first."""
+    """Summarize the reasons why objects could not be put back, the most frequent first."""
     counted = Counter(obstacles.values()).most_common()
     told = "; ".join(f"{obstacle} ({count} of them)" for obstacle, count in counted[:_OBSTACLES])
     more = len(counted) - _OBSTACLES

@@ -1,8 +1,8 @@
 """The approval of a mark, by a person or by limits, which lets a sweep of it begin.
 
-A person's approval is a file of the attempt, ``approvals/<time>.json``: who, when, until when, for
-which mark, and what was approved beyond the settings. An approval only ever says that a sweep may
-begin, and nothing about what it may delete: the sweep evaluates every check again for itself.
+A person's approval is a file of the attempt, ``approvals/<time>.json``: the person, the time, the
+expiry, the mark, and the share that was approved beyond the settings. An approval only lets a sweep
+begin. It does not decide what is deleted: the sweep evaluates every check again for itself.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.ledger import ASSET
 from lakegc_assets.wording import counted
 
-#: Where approvals are, below the attempt.
+#: Folder of the approvals, below the attempt.
 FOLDER: Final = "approvals/"
-#: Where those that were withdrawn are.
+#: Folder of withdrawn approvals.
 _WITHDRAWN: Final = "withdrawn/"
-#: How marks are swept that nobody asked for.
+#: Modes of sweeps that no person started: never, after an approval, or within limits.
 MODES: Final = ("never", "approved", "auto")
-#: What must be there to bring objects back.
+#: Means to restore objects that may be required.
 REQUIRED: Final = ("nothing", "backup", "undo", "backup or undo")
 _UNDO: Final = ("versions", "soft_delete", "trash")
-#: By which the clock of who approved may be ahead: an approval is about one mark, so that it is no
-#: other one for a few minutes more.
+#: Most minutes by which the approver's clock may be ahead. An approval is of one mark only, so a
+#: few minutes more do not let another mark be swept.
 _SKEW: Final = timedelta(minutes=5)
 
 
@@ -58,11 +58,11 @@ class Approval(JsonRecord, damaged="approve again"):
         repository: lakeFS repository.
         run: the mark id.
         mark: SHA-256 of the manifest of ``gc_report``, which pins the whole mark.
-        digest: of the addresses that the mark names.
-        by: who approved.
-        at: when, by the clock of the machine that evaluated the checks.
-        ends: from when on it counts no more.
-        max_candidate_share: the share of the listing that was approved.
+        digest: digest of the addresses of the candidates.
+        by: name of the person who approved.
+        at: time of the approval, by the clock of the machine that evaluated the checks.
+        ends: time of its expiry.
+        max_candidate_share: the approved share of the listing.
     """
 
     repository: str
@@ -76,23 +76,23 @@ class Approval(JsonRecord, damaged="approve again"):
 
     @property
     def id(self) -> str:
-        """Tells it from other approvals of the same mark."""
+        """Id that is unique among the approvals of the same mark."""
         return f"{self.at:%Y%m%dT%H%M%S%f}"
 
 
 def approve(ctx: RunContext, by: str, lifetime: timedelta) -> tuple[Approval, Manifest | None]:
-    """Evaluate every check with the settings of this run, and let the mark be swept if they hold.
+    """Evaluate every check with the settings of this run, and approve the mark if they hold.
 
-    A mark that was refused by its checks is checked again and, where they hold now, published.
+    A mark that its checks refused is checked again and, if they hold now, published.
 
     Returns:
-        The approval, and the manifest of the report where it was published by this.
+        The approval, and the manifest of the report if this call published it.
 
     Raises:
-        ConfigurationError: nobody approves, or for no time.
+        ConfigurationError: the name is empty, or the lifetime is not positive.
         RefusedError: the mark is unknown, did not finish, was swept, or was made by another
-            version, which spares something else; or a check does not hold.
-        IntegrityError: the artifacts are not whole.
+            version, which spares other objects; or a check does not hold.
+        IntegrityError: the artifacts are incomplete or damaged.
     """
     if not by.strip():
         raise ConfigurationError("an approval needs a name: who approves?")
@@ -134,15 +134,15 @@ def approve(ctx: RunContext, by: str, lifetime: timedelta) -> tuple[Approval, Ma
 
 
 def withdraw(ctx: RunContext, by: str) -> None:
-    """Take back every approval of a mark, under the lease: no sweep of it runs meanwhile.
+    """Withdraw every approval of a mark, under the lease, so that no sweep of it runs meanwhile.
 
-    A sweep that is about to begin looks for its approval once more when it has the lease. What the
-    limits of ``auto`` let be swept, and a sweep that a person asks for, need no approval.
+    A sweep that is about to begin looks for its approval again when it has the lease. Sweeps within
+    the limits of ``auto``, and sweeps that a person starts, need no approval.
 
     Raises:
-        RefusedError: the mark is unknown, was swept, or was not approved; or somebody else holds
-            the lease, a sweep say, which must be ended first.
-        StorageError: an approval could not be removed, and may still hold.
+        RefusedError: the mark is unknown, was swept, or was not approved; or another process holds
+            the lease, for example a sweep, which must be ended first.
+        StorageError: an approval could not be removed, and may still be valid.
     """
     ctx = ctx.connect()
     with leased(ctx, ctx.connections.store(), doing="withdrawal of an approval", run=ctx.run):
@@ -160,12 +160,12 @@ def withdraw(ctx: RunContext, by: str) -> None:
 
 
 def approval_of(attempt: AttemptArtifacts, now: datetime) -> Approval | None:
-    """The last approval of this very mark that holds now; None where nothing is approved.
+    """Return the last valid approval of this very mark; None if there is none.
 
-    ``attempt``: the present one; its mark may not have finished.
+    ``attempt``: the current attempt; its mark may not have finished.
 
     Raises:
-        IntegrityError: an approval, or the manifest that it is about, is damaged.
+        IntegrityError: an approval, or the manifest of its mark, is damaged.
     """
     store = attempt.store()
     keys = [info.key for info in store.infos(FOLDER)]
@@ -184,13 +184,13 @@ def approval_of(attempt: AttemptArtifacts, now: datetime) -> Approval | None:
 
 
 def with_share(ctx: RunContext, share: float) -> RunContext:
-    """A run in which a person has approved that a share of the listing goes."""
+    """Return a run with the share of the listing that a person has approved."""
     settings = ctx.settings.changed(max_candidate_share=share)
     return dataclasses.replace(ctx, settings=settings)
 
 
 def approved(ctx: RunContext) -> RunContext:
-    """A run with the share that was approved for its mark, where an approval holds.
+    """Return a run with the approved share of its mark, if there is a valid approval.
 
     Raises:
         RefusedError: the run is unknown.
@@ -203,7 +203,7 @@ def approved(ctx: RunContext) -> RunContext:
 
 
 def refusal_of(attempt: AttemptArtifacts) -> str:
-    """The failures in the recorded checks of an unpublished mark; empty if all passed."""
+    """Return the failures in the recorded checks of an unpublished mark; empty if all passed."""
     try:
         require_passed(read_results(attempt, attempt.manifest("deletion_candidates")))
     except RefusedError as error:
@@ -212,10 +212,10 @@ def refusal_of(attempt: AttemptArtifacts) -> str:
 
 
 def recorded_sweep(ctx: RunContext) -> Manifest | None:
-    """The record of a finished sweep of this mark; None where there is none.
+    """Return the record of a finished sweep of this mark; None if there is none.
 
     Raises:
-        IntegrityError: it is damaged.
+        IntegrityError: the record is damaged.
     """
     try:
         attempt = ctx.root.attempt(ctx.repository, ctx.run)
@@ -225,19 +225,19 @@ def recorded_sweep(ctx: RunContext) -> Manifest | None:
 
 
 def when(swept: Manifest) -> str:
-    """The time at which a mark was swept, in words."""
+    """Return the time at which a mark was swept, in words."""
     return f"swept on {swept.finished:%Y-%m-%d} at {swept.finished:%H:%M} UTC"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Up to where a mark is swept without a person; None for no limit.
+    """Limits of a mark that is swept without a person; None for no limit.
 
     Attributes:
-        share: of the listed objects, 0 to 1.
+        share: share of the listed objects, 0 to 1.
         objects: number of candidates.
-        bytes: of the candidates together.
-        growth: how many times as much as the last mark, in objects and in bytes; 2 is twice.
+        bytes: bytes of all candidates.
+        growth: factor against the last mark, in objects and in bytes; 2 is twice as much.
         required: one of ``REQUIRED``.
     """
 
@@ -249,14 +249,14 @@ class Limits:
 
 
 def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
-    """The reason why the published mark of a run waits; None if it may be swept now.
+    """Return the reason why the published mark of a run waits; None if it may be swept now.
 
-    ``mode``: one of ``MODES``; ``limits``: under which ``auto`` holds.
+    ``mode``: one of ``MODES``; ``limits``: the limits of the mode ``auto``.
 
     Raises:
         RefusedError: the run is unknown.
         IntegrityError: its artifacts are damaged.
-        StorageError: whether objects come back is to be tried, and nothing can be written.
+        StorageError: the probe of the recovery options failed, since nothing can be written.
     """
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     name = f"mark {ctx.run} of {ctx.repository}"
@@ -266,10 +266,10 @@ def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
         )
         return f"{name} is not swept: `sweep` is `never`. `{sweeping}` does it all the same"
     if not attempt.has("gc_report") or approval_of(attempt, ctx.clocks.now()) is not None:
-        # What did not finish the sweep itself refuses, with the reason.
+        # The sweep itself refuses a mark that did not finish, with the reason.
         return None
     if not attempt.manifest("gc_report").facts["objects"]:
-        # A mark of nothing waits for nobody: its sweep says so, and deletes nothing.
+        # A mark without candidates needs no approval: its sweep deletes nothing.
         return None
     because = "" if mode == "approved" else _beyond(ctx, attempt, limits)
     if mode == "auto" and not because:
@@ -278,7 +278,7 @@ def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
 
 
 def how_to_approve(attempt: AttemptArtifacts) -> str:
-    """Instructions for a person who has read the report."""
+    """Return instructions for a person who has read the report."""
     return (
         f"read its report, then run the job {in_dagster('gc_approve')} on its partition, or "
         f"`{command_line('approve', attempt.repository, '--run', attempt.run)}`"
@@ -286,13 +286,13 @@ def how_to_approve(attempt: AttemptArtifacts) -> str:
 
 
 def _beyond(ctx: RunContext, attempt: AttemptArtifacts, limits: Limits) -> str:
-    """The limits that a mark exceeds, as the rest of a sentence; empty if it keeps all."""
+    """Return the limits that a mark exceeds, as the rest of a sentence; empty if none."""
     report = attempt.manifest("gc_report")
     objects, size = report.facts["objects"], report.facts["bytes"]
     found = []
     if limits.share is not None:
-        # As the check has counted: without what is gone, and where nothing was listed with what
-        # HEADs hold, since hardly anything but garbage was looked at.
+        # The share as the check counts it: without objects that are gone and, if the store was not
+        # listed, with the objects that HEADs hold, since nearly all objects looked up are garbage.
         candidates = attempt.manifest("deletion_candidates")
         share = candidate_share_of(attempt, candidates)
         if share > limits.share:
@@ -312,7 +312,7 @@ def _beyond(ctx: RunContext, attempt: AttemptArtifacts, limits: Limits) -> str:
 
 
 def _grown(ctx: RunContext, report: Manifest, growth: float) -> list[str]:
-    """The growth of a mark against the one before it, where it exceeds a factor."""
+    """Return the growth of a mark against the mark before it, if it exceeds a factor."""
     last = next(
         (
             one.manifest
@@ -335,10 +335,10 @@ def _grown(ctx: RunContext, report: Manifest, growth: float) -> list[str]:
 
 
 def _unprotected(ctx: RunContext, required: str) -> list[str]:
-    """The missing ways to bring objects back, if the settings require one."""
+    """Return the missing means to restore objects, if the settings require one."""
     if required == "nothing":
         return []
-    # A sweep with a backup deletes only what is verified in it.
+    # A sweep with a backup deletes only objects with a verified copy.
     backup = bool(ctx.settings.backup_url)
     if backup and required != "undo":
         return []
@@ -352,7 +352,7 @@ def _unprotected(ctx: RunContext, required: str) -> list[str]:
 
 
 def _tried(ctx: RunContext) -> Recovery:
-    """The recovery options of the store, as probed: its settings alone promise nothing."""
+    """Probe the recovery options of the store: its settings alone promise nothing."""
     store = ctx.connect().connections.store()
     token, days, trash = secrets.token_hex(8), ctx.settings.trash_lifetime, None
     if days:

@@ -1,4 +1,4 @@
-"""With backups, a sweep deletes only objects that the backup of its mark holds, verified."""
+"""With backups, a sweep deletes only objects with a verified copy in the backup of its mark."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from lakegc_assets.sweep import ledger, relations
 from lakegc_assets.sweep.ledger_state import LedgerState, totals_of
 from lakegc_assets.wording import counted
 
-#: Written before the first delete of a sweep that relies on a backup.
+#: Record of a sweep that relies on a backup, written before its first delete.
 _BEGUN: Final = f"{ledger.ASSET}/backup.json"
-#: Columns of what was to be copied to a backup, and of what it lacks.
+#: Columns of the outcomes of a backup that say why it lacks a copy.
 _TOLD: Final = ("address", "outcome", "error_code")
 LACKING: Final = pa.schema([("address", pa.string()), ("size", pa.int64()), ("why", pa.string())])
 
@@ -33,19 +33,19 @@ LACKING: Final = pa.schema([("address", pa.string()), ("size", pa.int64()), ("wh
 def spare_what_is_not_backed_up(
     recorded: LedgerState, chain: Mapping[str, Manifest], sweep: str
 ) -> tuple[str | None, int]:
-    """Record as spared what the backup of a mark does not hold as it was copied.
+    """Record as spared the objects without a verified copy in the backup of their mark.
 
     ``sweep``: short name of the sweep.
 
     Returns:
-        Where the backup is, None where ``settings.backup_url`` is not set; and how many objects it
-        does not hold that an earlier try has deleted, which may have had no backup.
+        URL of the backup, None if ``settings.backup_url`` is not set; and the number of objects
+        without a copy that an earlier try has deleted, perhaps without a backup.
 
     Raises:
         RefusedError: there is no finished backup of this very mark; or an earlier sweep of it,
-            which did not end, relied on one, and now none is set.
+            which did not end, relied on a backup, and now none is set.
         IntegrityError: the backup is damaged.
-        StorageError: the store of the backup does not tell.
+        StorageError: the store of the backup did not answer.
     """
     ctx, artifacts = recorded.ctx, recorded.space.attempt.store()
     url = ctx.settings.backup_url
@@ -73,7 +73,7 @@ def spare_what_is_not_backed_up(
 
 
 def _lacking(recorded: LedgerState, backup: Backup) -> tuple[Dataset, int]:
-    """Objects to spare since a backup lacks them (``LACKING``), and the number already gone."""
+    """Find objects to spare since a backup lacks them (``LACKING``); count those already gone."""
     space = recorded.space
     held = verified_copies(space, backup, listed=True)
     lacking = space.derive(
@@ -97,16 +97,16 @@ def _lacking(recorded: LedgerState, backup: Backup) -> tuple[Dataset, int]:
 
 
 def _require_no_backup(ctx: RunContext, artifacts: ObjectStore) -> None:
-    """Let nobody go on without a backup by mistake, where a sweep that did not end relied on one.
+    """Refuse to continue without a backup by mistake, if an unfinished sweep relied on one.
 
     Raises:
-        RefusedError: one did.
+        RefusedError: an unfinished sweep relied on a backup.
     """
     if not (place := relied_on(artifacts)):
         return
     begun = f"a sweep of mark {ctx.run!r} was begun with its backup ({place}), and did not end"
     if ctx.settings.without_backup:
-        # What it had backed up stays known, for whoever brings something back.
+        # The record stays, for a later restore from that backup.
         ctx.log.warning("%s: it goes on without, as without_backup says", begun)
         return
     settings = {**ctx.given_settings, "without_backup": True}
@@ -115,10 +115,10 @@ def _require_no_backup(ctx: RunContext, artifacts: ObjectStore) -> None:
 
 
 def relied_on(artifacts: ObjectStore) -> str:
-    """The backup on which a sweep relies that was begun; empty for none.
+    """Return the backup on which an unfinished sweep relies; empty if there is none.
 
     Raises:
-        StorageError: nobody can tell.
+        StorageError: the store did not answer.
     """
     try:
         told = artifacts.get(_BEGUN)

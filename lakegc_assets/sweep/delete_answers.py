@@ -18,17 +18,17 @@ from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.store_comparison import REWRITTEN, Marked
 
-#: How often a key is sent before its failure counts, where the store may yet take it.
+#: Most requests for a key whose failures are temporary, before the failure is recorded.
 TRIES: Final = 8
-#: Another call before failed as a whole.
+#: Code of a key that was not sent, since an earlier call failed as a whole.
 NOT_SENT: Final = "NotSent"
-#: Answers after which a key is sent again although the store did not ask for less.
+#: Codes after which a key is sent again although the store did not ask for a lower rate.
 _AGAIN: Final = frozenset({"409", "ConditionalRequestConflict", EXPIRED, NOT_SENT})
-#: Answers that ask for less without saying so.
+#: Codes that imply a lower rate without asking for it.
 _LATE: Final = frozenset(
     {"408", "504", "GatewayTimeout", "OperationTimedOut", "RequestTimeout", "Timeout"}
 )
-#: Failures that no other task gets past.
+#: Errors that stop all tasks, since each task would meet them.
 _HOPELESS: Final = {
     AccessDeniedError,
     ConfigurationError,
@@ -38,14 +38,14 @@ _HOPELESS: Final = {
 
 
 class SortedAnswers(NamedTuple):
-    """The answers to the request of a batch.
+    """The sorted answers to the request of a batch.
 
     Attributes:
-        outcomes: to be recorded.
-        again: to be sent again.
-        failed: what the store could not take now; those that ask for less first.
-        slow: whether it asks for less.
-        unanswered: whether the store may yet carry out what it was asked for.
+        outcomes: outcomes to record.
+        again: objects to send again.
+        failed: temporary failures; only those that ask for a lower rate, if there are any.
+        slow: True if the store asks for a lower rate.
+        unanswered: True if the store may carry out the request later.
     """
 
     outcomes: list[Outcome]
@@ -60,10 +60,10 @@ def sort_answers(
     answers: Sequence[DeleteOutcome],
     space_of: Callable[[Marked, DeleteOutcome], str],
 ) -> SortedAnswers:
-    """Tell what is done from what is to be sent again.
+    """Separate final outcomes from objects to send again.
 
-    ``answers``: for all of the batch, or for a part where the others were not sent. ``space_of``:
-    what becomes of the space of an object that was deleted, in words.
+    ``answers``: answers for the batch, or for a part of it if the rest was not sent. ``space_of``:
+    returns the state of the space of a deleted object, in words.
     """
     told = {answer.key: answer for answer in answers}
     outcomes: list[Outcome] = []
@@ -87,12 +87,12 @@ def sort_answers(
 
 
 def is_refused_with_others(answer: DeleteOutcome) -> bool:
-    """True of a key whose request a store has refused as a whole: something in it is locked."""
+    """True for a key in a request that the store refused as a whole, since one key is locked."""
     return answer.outcome == "failed" and _kind(answer) is ObjectLockedError
 
 
 def hopeless(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """The first failure that every other batch would meet, too (never a locked object), or None."""
+    """Return the first failure that every other batch would meet, too (never a locked object)."""
     failed = [outcome for outcome in outcomes if outcome.outcome == "failed"]
     if len(failed) == len(outcomes) > 1:
         return failed[0]

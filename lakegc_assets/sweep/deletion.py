@@ -1,9 +1,10 @@
-"""Deletes marked objects in a task, batch by batch, each recorded before the next is sent.
+"""Deletes marked objects in a task, batch by batch; each batch is recorded before the next is sent.
 
-Each batch is compared with what the store has while the one before it is deleted. Right before it
-is sent, the task asks lakeFS for HEADs and rules, and the store for the lease. Where branches have
-moved it extends the delta mark, and looks again. If rules are others, or the delta mark is too old,
-it stops, and the sweep takes a new one. If the lease is lost, it stops, and so does the sweep.
+Each batch is compared with the store while the batch before it is deleted. Right before a batch is
+sent, the task asks lakeFS for HEADs and rules, and the store for the lease. If branches have moved,
+the task extends the delta mark, and looks again. If rules have changed, or the delta mark is too
+old, the task stops, and the sweep takes a new delta mark. If the lease is lost, the task and the
+sweep stop.
 """
 
 from __future__ import annotations
@@ -69,14 +70,14 @@ from lakegc_assets.sweep.task_orders import (
 
 CONNECT_TIMEOUT: Final = 5.0
 REQUEST_TIMEOUT: Final = CHECK_LIFETIME - CHECK_TIME - 2 * CONNECT_TIMEOUT
-#: Requests with one key each have less time, so that many of them follow one look.
+#: Requests with a single key have a shorter time-out, so that many of them fit after one look.
 _SINGLE_TIMEOUT: Final = 10.0
 _SINGLES_TIME: Final = CHECK_LIFETIME - _SINGLE_TIMEOUT - 2 * CONNECT_TIMEOUT
-#: What was compared with the store longer ago is compared anew: there is time for a look behind it.
+#: Seconds for which a comparison with the store holds; the rest of the time is for the look.
 COMPARISON_LIFETIME: Final = CHECK_LIFETIME - CHECK_TIME
-#: How often a task looks before a batch, where answers are slow or branches move meanwhile.
+#: Most looks of a task before a batch, if answers are slow or branches move meanwhile.
 _LOOKS: Final = 8
-#: How often of these it may be that the answers were slow.
+#: Most looks among these that may be too slow.
 _SLOW_LOOKS: Final = 3
 
 
@@ -85,12 +86,12 @@ class TaskClients:
     """Clients and clocks of a deleting task.
 
     Attributes:
-        client: of lakeFS.
-        deleting: the store of the namespace, whose client sends each request once and gives up
-            early: one that repeats it could send it too late.
-        asking: the same store, for all that is only read.
+        client: client of lakeFS.
+        deleting: store of the namespace. Its client sends each request once and has short
+            time-outs: a retry could be sent after the look has become too old.
+        asking: the same store, for reads.
         artifacts: the store rooted at the attempt.
-        clocks: of the task.
+        clocks: clocks of the task.
     """
 
     client: LakeFSClient
@@ -101,7 +102,7 @@ class TaskClients:
 
     @classmethod
     def of(cls, orders: Orders) -> TaskClients:
-        """The real world."""
+        """Open the real clients."""
         to = orders.connections
         once = dataclasses.replace(
             to.stores,
@@ -118,9 +119,9 @@ class CheckedBatch(NamedTuple):
     """A batch after the look at lakeFS and at the lease.
 
     Attributes:
-        settled: outcomes of what needs no delete, or may have none.
-        to_send: what may be sent now.
-        outdated: what is to be compared with the store again before that.
+        settled: outcomes of objects that need no delete, or must not be deleted.
+        to_send: objects that may be sent now.
+        outdated: objects to compare with the store again first.
     """
 
     settled: list[Outcome]
@@ -129,7 +130,7 @@ class CheckedBatch(NamedTuple):
 
 
 def delete_portion(orders: Orders, portion: Portion) -> list[TaskResult]:
-    """The task: delete a portion, and say what became of it."""
+    """Delete a portion and return its results; a task."""
     reach = TaskClients.of(orders)
     objects = (_read(reach.artifacts, stretch) for stretch in portion.stretches)
     return summed(DeletingTask(orders, portion.number, reach).run(objects))
@@ -155,12 +156,12 @@ class DeletingTask:
             orders.share,
             reach.clocks,
         )
-        # Before it began, only what is on the same machine has anything to do with the delta mark.
+        # The delta mark's monotonic clock means something only on the same machine and boot.
         self._elapsed = reach.clocks.elapsed
         here = orders.taken.boot == reach.clocks.boot_id()
         self._since = orders.taken.elapsed if here else self._elapsed()
         reach.clocks.resumed()
-        # A process that was started for this task may have been suspended before it could notice.
+        # A process that was started for this task may have been suspended before it watched.
         unwatched = reach.clocks.watched_since() - orders.awake
         self._slept = here and unwatched > SUSPENSION
         self._checked = 0.0
@@ -169,19 +170,19 @@ class DeletingTask:
         self._delta = orders.delta
         self._known: KnownCommits | None = None
         self._ranges: AbstractSet[str] = frozenset()
-        #: What extensions of the delta mark keep alive, and what of the present stretch that is.
+        #: Objects that extensions keep alive, and those among them in the current stretch.
         self._found: list[AddedObjects] = []
         self._spared: dict[str, str] = {}
-        #: What the store has refused together with something that is locked: sent one by one.
+        #: Keys that the store refused together with a locked key: they are sent one by one.
         self._alone: set[str] = set()
-        #: Whether a batch may have been sent whose outcomes are not recorded.
+        #: True while a batch may have been sent whose outcomes are not recorded.
         self._sent = False
         self._records = 0
 
     def run(self, stretches: Iterable[pa.Table]) -> Iterator[TaskResult]:
-        """Delete, and tell after each batch what became of it.
+        """Delete objects, and yield the results after each batch.
 
-        ``stretches``: address, size, last_modified and etag, in the order of the addresses.
+        ``stretches``: address, size, last_modified and etag, ordered by address.
         """
         if taken := self._pace.begin():
             yield TaskResult(TAKEN, detail=taken)
@@ -195,14 +196,14 @@ class DeletingTask:
             failure = f"{type(error).__name__}: {error}"
             raise
         finally:
-            # Whoever is interrupted gets no answer, and without this note nobody waits for it.
+            # An interrupted task may get no answer. Without this note no later sweep waits for it.
             with suppress(LakegcError):
                 if self._sent:
                     self._pace.unanswered()
                 self._pace.end(failure)
 
     def _batches(self, objects: pa.Table) -> Generator[TaskResult, None, bool]:
-        """Delete a stretch to its end; whether the task is to end before that."""
+        """Delete a stretch; return True if the task must end early."""
         self._spared = self._kept_alive(objects)
         with Prefetch(self._reach.asking, objects, self._reach.clocks) as prefetch:
             return (yield from self._compared_batches(objects, prefetch))
@@ -246,7 +247,7 @@ class DeletingTask:
                 return True
 
     def _kept_alive(self, objects: pa.Table) -> dict[str, str]:
-        """Objects of a stretch that the extensions so far keep alive, with reasons."""
+        """Return the objects of a stretch that extensions so far keep alive, with reasons."""
         spared: dict[str, str] = {}
         for found in self._found:
             spared = found.spares(objects) | spared
@@ -255,14 +256,14 @@ class DeletingTask:
     def _compared_anew(
         self, repeated: Sequence[Marked], following: Sequence[Compared]
     ) -> list[Compared]:
-        """A batch, of which what is sent again, or was compared too long ago, is compared now."""
+        """Compare repeated objects, and those whose comparison is too old, with the store again."""
         since = self._elapsed() - COMPARISON_LIFETIME
         fresh = [one for one in following if one.asked > since]
         old = [one.marked for one in following if one.asked <= since]
         return [*fresh, *compare(self._reach.asking, [*repeated, *old], self._elapsed)]
 
     def _may_not_send(self, objects: pa.Table) -> TaskResult | None:
-        """Ask whether a batch may be sent now, following branches that move; what to say if not."""
+        """Look until a batch may be sent, following moved branches; else return the result."""
         slow, why = 0, ""
         for _ in range(_LOOKS):
             look = self.look()
@@ -285,16 +286,16 @@ class DeletingTask:
         return TaskResult(STALE, detail=f"{why} again and again")
 
     def _was_suspended(self) -> bool:
-        """Return whether objects may have been staged that the delta mark was too early to see."""
+        """Return True if objects may have been staged after the delta mark that it did not see."""
         return self._slept or self._reach.clocks.resumed() >= self._since
 
     def _is_late(self, seconds: float) -> bool:
-        """Return whether it is too late to send: by the time since the look, or an interrupt."""
+        """Return True if it is too late to send: by the time since the look, or an interrupt."""
         late = self._elapsed() - self._checked >= seconds
         return late or self._was_suspended() or interrupted()
 
     def look(self) -> Look:
-        """Look at HEADs, rules, the hold and the lease, as they are now."""
+        """Read the current HEADs, rules, hold and lease."""
         orders, asking = self._orders, self._reach.asking
         self._checked = self._elapsed()
         heads, seen = seen_now(
@@ -303,7 +304,7 @@ class DeletingTask:
             protect_tags=orders.protect_tags,
             retain=orders.retain,
         )
-        # The store's time comes after all that may take long, and before the lease.
+        # The store's time is read after all slow requests, and before the lease.
         now = Moment.now(asking, self._reach.clocks)
         look = Look(
             seen=seen,
@@ -318,12 +319,12 @@ class DeletingTask:
         return look
 
     def _extend(self, objects: pa.Table, seen: Mapping[str, str]) -> None:
-        """Follow the branches that have moved, and spare what they brought to life.
+        """Follow the branches that have moved, and spare the objects that they now hold.
 
-        ``seen``: HEAD of each branch, as the look found them.
+        ``seen``: HEAD of each branch, as the look found it.
 
         Raises:
-            TooMuchError: a task cannot tell what that is.
+            TooMuchError: a task cannot find these objects.
         """
         orders = self._orders
         if orders.known is None:
@@ -339,10 +340,10 @@ class DeletingTask:
         self._delta = self._delta._replace(heads=heads)
 
     def send(self, batch: Sequence[Marked]) -> list[DeleteOutcome]:
-        """Send the request of a batch, or one for each key where that is needed; while it may.
+        """Send the request of a batch, or one request for each key, while it is not too late.
 
-        That is where conditions need it, and where the store has refused a request as a whole
-        since one of its objects is locked: only requests with one key each say which one that is.
+        Single requests are needed for some conditions, and after the store has refused a request as
+        a whole because one of its keys is locked: only single requests show which key is locked.
         """
         if self._orders.condition == "single":
             return self._send_singly(batch, _SINGLES_TIME)
@@ -359,7 +360,7 @@ class DeletingTask:
         return [answer for answer in answers if answer.key not in self._alone]
 
     def _send_singly(self, batch: Sequence[Marked], seconds: float) -> list[DeleteOutcome]:
-        """Send a request for each key, until so many seconds after the look, or a failure."""
+        """Send a request for each key, until ``seconds`` after the look, or until a failure."""
         answers: list[DeleteOutcome] = []
         for marked in batch:
             self._pace.wait()
@@ -381,12 +382,12 @@ class DeletingTask:
             **self._deadline,
         )
         if self._reach.deleting.watches_deadlines:
-            # What is left over when the time is up was not sent, and nothing has failed.
+            # Keys that are left over at the deadline were not sent, and have not failed.
             answers = [one for one in answers if one.error_code != EXPIRED] or answers
         return list(answers)
 
     def _space_of(self, marked: Marked, answer: DeleteOutcome) -> str:
-        """The state of the space of an object that the store has just deleted."""
+        """Return the state of the space of an object that the store has just deleted."""
         protection, now = self._orders.protection, self._store_time
         by_settings = protection.space_of(answer.version, marked.last_modified, now)
         return answer.detail or by_settings
@@ -399,19 +400,19 @@ class DeletingTask:
 
 
 def deadline_of(orders: Orders, look: Look) -> Mapping[str, Any]:
-    """Until when, by its own clock, the store is to carry out what is sent after a look."""
+    """Return the deadline, by the store's clock, of requests that are sent after a look."""
     if orders.expires_s is None:
         return {}
-    # The store told its time within the look, so by then no more of it had passed.
+    # The store's time was read within the look, so no more than the look's duration had passed.
     return {"expires_s": int(orders.expires_s - look.took), "since": look.now.store_time}
 
 
 def checked_batch(
     batch: Sequence[Compared], since: float, spared: Mapping[str, str]
 ) -> CheckedBatch:
-    """Tell what needs no delete, or may have none, from what is to be sent.
+    """Sort a batch into objects to send, settled objects, and objects to compare again.
 
-    ``since``: what was compared by then says nothing any more. ``spared``: why some objects stay.
+    ``since``: comparisons up to this time are outdated. ``spared``: objects to spare, with reasons.
     """
     ready = CheckedBatch([], [], [])
     for marked, state, asked in batch:

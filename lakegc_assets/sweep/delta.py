@@ -1,9 +1,9 @@
-"""The delta mark: what came back to life since a mark was made.
+"""The delta mark: the objects that came back to life since a mark was made.
 
 Before anything is deleted, staged addresses, rules, branches and active commits are read again. A
-revert, a branch from an old commit, a longer rule, a late link: what they need is taken out of the
-candidates. Only ranges that neither the mark nor an earlier delta mark of the sweep has read are
-read, so the cost follows what changed.
+revert, a branch from an old commit, a longer rule or a late link may need objects: these are
+removed from the candidates. Only ranges are read that neither the mark nor an earlier delta mark of
+the sweep has read, so the cost grows with the changes only.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from lakegc_assets.sweep.liveness_look import Fingerprint, fingerprint_of
 
 STAGED: Final = "it is staged on a branch now"
 SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
-#: What is not certain is not known to be alive, only not to be deleted.
+#: Objects to spare. If ``certain`` is false, an object is not proven to be alive.
 CAME_BACK: Final = pa.schema(
     [
         ("address", pa.string()),
@@ -70,7 +70,7 @@ CAME_BACK: Final = pa.schema(
         ("certain", pa.bool_()),
     ]
 )
-#: For how long lakeFS may be asked what it serves, in seconds.
+#: Seconds for which lakeFS may be asked for the objects that it serves.
 _ASKING_S: Final = 120.0
 
 
@@ -79,11 +79,11 @@ class DeltaMark:
     """The result of a delta mark.
 
     Attributes:
-        seen: the HEADs, rules and protecting tags that it is about.
-        taken: when it began.
-        spared: what came back to life (``CAME_BACK``), below the attempt.
-        known: writes what tasks need to extend it; None where they cannot.
-        liveness: the active commits that it found; they say who needs an object.
+        seen: fingerprint of the HEADs, rules and protecting tags that it has read.
+        taken: time of its begin.
+        spared: objects that came back to life (``CAME_BACK``), in files below the attempt.
+        known: writes the data that tasks need to extend it; None if they cannot extend it.
+        liveness: the active commits that it found, which name the holder of an object.
     """
 
     seen: Fingerprint
@@ -98,11 +98,11 @@ class DeltaMarks:
     """The delta marks of one sweep.
 
     Attributes:
-        ctx: the run, connected by ``take``.
-        chain: the manifests of the mark.
-        attempt: its artifacts.
-        folder: where this sweep keeps its files, relative to the attempt, with a slash at its end.
-        ranges: what they have read besides the mark (range_id, entries).
+        ctx: the run; ``take`` connects it.
+        chain: manifests of the mark.
+        attempt: artifacts of the mark.
+        folder: folder of the sweep's files, relative to the attempt, with a slash at its end.
+        ranges: ranges that were read in addition to the mark's (range_id, entries).
     """
 
     ctx: RunContext
@@ -112,7 +112,7 @@ class DeltaMarks:
     ranges: pa.Table = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with what the mark has read."""
+        """Begin with the ranges that the mark has read."""
         self.ranges = _NO_RANGES
         active, committed = self.chain["active_commits"], self.chain["committed_addresses"]
         commits = self.attempt.values(active, columns=["metarange_id"])
@@ -135,17 +135,17 @@ class DeltaMarks:
         return self.ctx.connections
 
     def take(self, candidates: Dataset, name: str, unread: list[str] | None = None) -> DeltaMark:
-        """Find which of some marked objects are alive now.
+        """Find the marked objects that are alive now.
 
-        HEADs that move meanwhile are no harm: what it is about is what it read last, and staged
-        objects were read before that, so that what was committed in between was seen.
+        HEADs that move meanwhile do no harm. A delta mark is of the HEADs that it read last. Staged
+        objects are read before HEADs, so that a commit in between is seen in one of the two.
 
-        ``unread``: takes what cannot be read, and why, in place of an error; what can be read is
-        enough to say of an object that it is alive.
+        ``unread``: receives references that cannot be read, with the errors, instead of a raise.
+        The references that can be read are enough to prove that an object is alive.
 
         Raises:
             IntegrityError: the repository is at another namespace now, or was made anew; or an
-                answer is not whole.
+                answer is incomplete.
         """
         self.ctx = ctx = self.ctx.connect()
         self._require_same_namespace()
@@ -179,7 +179,7 @@ class DeltaMarks:
             seen=fingerprint_of(liveness.heads, liveness.rules, tags),
             taken=taken,
             spared=back,
-            # Only for tasks: the look after a sweep has none.
+            # Only tasks extend a delta mark: the look after a sweep has no tasks.
             known=partial(
                 write_known, artifacts, f"{folder}known/", known, frozenset(self._ranges)
             ),
@@ -195,7 +195,7 @@ class DeltaMarks:
             )
 
     def _require_same_repository(self) -> None:
-        """Refuse to delete by a mark of a repository that was made anew in the same place."""
+        """Refuse to delete by a mark if its repository was made anew in the same place."""
         made = self.connections.made
         marked = self.chain["active_commits"].facts.get(MADE, made)
         if made is not None and marked != made:
@@ -206,7 +206,7 @@ class DeltaMarks:
             )
 
     def _liveness(self, start: datetime, unread: list[str] | None) -> Liveness:
-        """The active commits by the age they had at the mark; where they are unknown, the HEADs."""
+        """Find the commits that are active by their age at the mark; only the HEADs on error."""
         ctx = self.ctx
         try:
             liveness = find_liveness(ctx, start, self._marked, self._commits)
@@ -214,7 +214,7 @@ class DeltaMarks:
             if unread is None:
                 raise
             unread.append(f"which commits are active: {error}")
-            # No rules mean that all counts: what is not known now, the mark knew.
+            # Without rules all commits are active: the mark knew those that are unknown now.
             raw = self.chain["active_commits"].facts["rules"]
             rules = None if raw is None else Rules.parse(raw)
             liveness = heads_alone(ctx.client, ctx.repository, rules)
@@ -222,7 +222,7 @@ class DeltaMarks:
         return liveness
 
     def _known(self, liveness: Liveness, start: datetime) -> KnownCommits:
-        """The known commits as tasks extend them, by the age that they had at the mark."""
+        """Build the known commits that tasks extend, by their age at the mark."""
         return KnownCommits(
             liveness.rules,
             start,
@@ -241,7 +241,7 @@ class DeltaMarks:
         named: Sequence[pa.Table],
         folder: str,
     ) -> Dataset:
-        """Marked objects that are alive now; without live inputs nothing is computed."""
+        """Find the marked objects that are alive now; computes nothing without live inputs."""
         of_kinds = (
             (self._runs, HELD),
             (staged.hashes, STAGED),
@@ -270,10 +270,10 @@ class DeltaMarks:
             return Dataset(url, parts, CAME_BACK)
 
     def _read_new_ranges(self, known: KnownCommits, folder: str, unread: list[str] | None) -> None:
-        """Read the ranges that are live now and that nobody has read yet."""
+        """Read the live ranges that neither the mark nor an earlier delta mark has read."""
         every = every_range(self.chain["store_listing"], known.rules)
         ids = known.metaranges()
-        # Where also what no commit leads to counts, all that is there is looked at.
+        # If dangling commits count as well, all ranges in the store are listed.
         wanted = ids if every else ids - self._metaranges
         found = self.find_ranges(wanted, unread, every=every)
         unseen = [one not in self._ranges for one in found["range_id"].to_pylist()]
@@ -287,11 +287,11 @@ class DeltaMarks:
             self._runs += live.runs
             self._last_parts |= set(live.unresolved)
             self.ranges = pa.concat_tables([self.ranges, live.ranges.select(COUNTED.names)])
-        # What could not be read is read by the next one.
+        # A range that could not be read is tried again by the next delta mark.
         self._metaranges |= ids
 
     def _read_paths(self, liveness: Liveness, folder: str) -> None:
-        """Read what ranges hold below paths of rules, and nobody has read yet."""
+        """Read entries below paths of rules that no mark has read yet."""
         metaranges = liveness.path_metaranges()
         every = every_range(self.chain["store_listing"], liveness.rules)
         if every or not any(metaranges.values()):
@@ -310,14 +310,14 @@ class DeltaMarks:
     def find_ranges(
         self, metaranges: AbstractSet[str], unread: list[str] | None, *, every: bool
     ) -> pa.Table:
-        """The ranges of metaranges, or all that are there: of those that can be read."""
+        """Find the ranges of metaranges, or all in the store; errors as in ``take``."""
         if unread is None:
             return live_ranges(self.ctx, metaranges, every=every).ranges
 
         def read(some: Collection[str]) -> LiveRanges:
             return live_ranges(self.ctx, some, every=every, strict=False)
 
-        # Where all that is there counts, it does also without any active commit that can be read.
+        # The empty id finds all ranges in the store, even if no active commit can be read.
         parts, damaged = isolate(read, [*sorted(metaranges), ""])
         passed = {i: e for part in parts for i, e in part.passed_over.items()}
         errors = [error for _, error in damaged]
@@ -333,11 +333,11 @@ class DeltaMarks:
     def _served(
         self, candidates: Dataset, liveness: Liveness, folder: str, staged: int
     ) -> pa.Table:
-        """Objects that lakeFS serves, or may serve, although nothing lists them.
+        """Find objects that lakeFS serves, or may serve, although no list names them.
 
-        What is to be asked is what was asked before, where neither branches nor candidates differ.
+        If neither branches nor candidates differ from the last time, the same questions are asked.
 
-        ``staged``: as ``Inquiry`` has it.
+        ``staged``: as in ``Inquiry``.
         """
         heads = liveness.heads_table()
         asked = self._asked
@@ -362,7 +362,7 @@ _OF_PATHS: Final = ("range_id", "pattern")
 
 @contextmanager
 def _noted(unread: list[str] | None, what: str) -> Iterator[None]:
-    """Note an error, and go on behind the block, where errors are noted and not raised."""
+    """Add an error of the block to ``unread`` and continue after it; raise it if that is None."""
     try:
         yield
     except LakegcError as error:

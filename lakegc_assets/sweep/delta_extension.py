@@ -1,11 +1,11 @@
-"""The extension of a delta mark in the task that deletes, by what branches that moved have now.
+"""The extension of a delta mark in a deleting task, by the commits of branches that moved.
 
-A branch that moved forward tells by its log what it has now. One that is gone, or that stands
-somewhere else than behind its last HEAD, may have held commits in between that no branch leads to
-any more, and that are inside their retention: only lakeFS's list of active commits names these.
-What was alive stays alive, whatever the branches do: what is found is only ever added. Where it is
-more than a task should read alone, or where nothing tells what was lost from sight, the sweep takes
-a new delta mark instead.
+The log of a branch that moved forward shows its new commits. A branch may also be gone, or its new
+HEAD may not be a descendant of its last HEAD. Such a branch may have held commits in between that
+no branch leads to any more and that are within their retention: only lakeFS's list of active
+commits names them. An object that was alive stays alive, whatever the branches do: an extension
+only adds objects. If a task would have to read too much alone, or if no list names the commits in
+between, the sweep takes a new delta mark instead.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _COMMITS: Final = pa.schema(
         ("metarange_id", pa.string()),
         ("version", pa.int64()),
         ("active", pa.bool_()),
-        # The patterns of paths below which it keeps what it has.
+        # Patterns of the path rules below which the commit keeps its entries.
         ("paths", pa.list_(pa.string())),
     ]
 )
@@ -59,10 +59,10 @@ _HEADS: Final = pa.schema([("branch", pa.string()), ("commit_id", pa.string())])
 _RANGES: Final = pa.schema([("range_id", pa.string())])
 HELD: Final = "an active commit holds it now"
 ALIKE: Final = "it looks like what a branch has now"
-#: A task reads no more metaranges, and no more ranges, for one extension.
+#: Most metaranges, and most ranges, that a task reads for one extension.
 MOST_TABLES: Final = 200
 _THREADS: Final = 8
-#: How often in a row it has lakeFS list the active commits, where branches are set aside meanwhile.
+#: Most consecutive lists of active commits, if branches are set aside meanwhile.
 _LISTS: Final = 3
 _NOT_ASKED: Final[Mapping[str, str]] = MappingProxyType({})
 _MD5: Final = "^[0-9a-f]{32}$"
@@ -74,14 +74,13 @@ class KnownCommits:
     """The known commits of a repository.
 
     Attributes:
-        rules: the retention rules; None where there are none, so that all commits are active.
-        now: the moment against which ages are taken.
+        rules: the retention rules; None if there are none, so that all commits are active.
+        now: the time at which the age of commits is computed.
         heads: HEAD of each branch.
-        commits: all commits that were reached, by id; with a commit all those behind it.
-        active: ids of those that are active.
+        commits: all commits that were reached, by id; with a commit also all its ancestors.
+        active: ids of the active commits.
         retain: rules that keep more than lakeFS's.
-        paths: for each pattern of paths the commits of which stays what lies below it, but for
-            active ones.
+        paths: for each pattern of paths the inactive commits that keep their entries below it.
     """
 
     rules: Rules | None
@@ -98,14 +97,14 @@ class KnownCommits:
 
 
 def with_commits(known: KnownCommits, read: Mapping[str, Commit]) -> KnownCommits:
-    """The known commits and more, none of which is active yet."""
+    """Add commits, none of which is active yet."""
     return replace(known, commits={**known.commits, **read})
 
 
 def moved_aside(known: KnownCommits, heads: Mapping[str, str]) -> list[str]:
-    """Branches that are gone, or whose last HEAD is not in their main ancestry any more.
+    """Return branches that are gone, or whose last HEAD is not in their main ancestry any more.
 
-    ``known``: with the commits of the new HEADs, which are those of ``heads``.
+    ``known``: includes the commits of the new HEADs, which are ``heads``.
     """
     return sorted(
         branch
@@ -126,8 +125,8 @@ def extended(
 ) -> KnownCommits:
     """Extend the known commits by the current branches; live commits stay live.
 
-    ``known``: with the commits of the new HEADs, and of the list. ``listed``: lakeFS's list of
-    active commits with their metaranges, where it was asked for.
+    ``known``: includes the commits of the new HEADs, and of the list. ``listed``: lakeFS's list of
+    active commits with their metaranges, if it was requested.
 
     Raises:
         IntegrityError: the list contradicts the log, or commits are missing.
@@ -141,7 +140,7 @@ def extended(
     if known.rules is None:
         active: AbstractSet[str] = known.commits.keys()
     else:
-        # Tags have not changed, or the delta mark is over.
+        # Tags have not changed, or the delta mark would be over.
         active = retained_commits(
             known.commits, heads, {}, known.rules, known.retain, known.now
         ).active.keys()
@@ -162,7 +161,7 @@ def _paths(
 
 
 def more_paths(before: KnownCommits, after: KnownCommits) -> list[str]:
-    """Patterns of paths below which commits have something that were not known to."""
+    """Return patterns of paths below which additional commits keep entries."""
     return sorted(
         pattern
         for pattern, commits in after.paths.items()
@@ -175,10 +174,10 @@ class CommitFiles:
     """A snapshot of known commits; keys of files are relative to the attempt.
 
     Attributes:
-        known: all that is not in the files.
-        commits: file of the commits, with which of them are active.
+        known: the known values that are not in the files.
+        commits: file of the commits, with a column for the active ones.
         heads: file of the HEAD of each branch.
-        ranges: file of the ids of the ranges whose entries were looked at.
+        ranges: file of the ids of the ranges whose entries were read.
     """
 
     known: KnownCommits
@@ -190,9 +189,9 @@ class CommitFiles:
 def write_known(
     artifacts: ObjectStore, folder: str, known: KnownCommits, ranges: AbstractSet[str]
 ) -> CommitFiles:
-    """Write what is known.
+    """Write the known commits and ranges to files.
 
-    ``ranges``: ids of the ranges whose entries were looked at.
+    ``ranges``: ids of the ranges whose entries were read.
     """
     commits = [
         (
@@ -214,7 +213,7 @@ def read_known(artifacts: ObjectStore, files: CommitFiles) -> tuple[KnownCommits
     """Read the known commits, and the ranges whose entries were read.
 
     Raises:
-        IntegrityError: a file is not what was written.
+        IntegrityError: a file is damaged.
     """
     rows = read_values(artifacts, files.commits)
     paths: dict[str, set[str]] = {pattern: set() for pattern in files.known.retain.paths}
@@ -226,7 +225,7 @@ def read_known(artifacts: ObjectStore, files: CommitFiles) -> tuple[KnownCommits
         files.known,
         heads={row["branch"]: row["commit_id"] for row in heads},
         commits={row["commit_id"]: _commit(row) for row in rows},
-        # What a commit of these stays for in its metadata, it is active for already.
+        # A commit that its metadata keep is already in ``active``.
         active={row["commit_id"] for row in rows if row["active"]},
         paths=paths,
     )
@@ -239,18 +238,18 @@ def _commit(row: Mapping[str, Any]) -> Commit:
 
 
 class TooMuchError(Exception):
-    """A task cannot tell what is alive now: the sweep must take a new delta mark."""
+    """A task cannot find the live objects: the sweep must take a new delta mark."""
 
 
 @dataclass(frozen=True)
 class AddedObjects:
-    """Objects that ranges keep alive.
+    """Objects that added ranges keep alive.
 
     Attributes:
-        ranges: their ids.
-        hashes: of the addresses.
-        last_parts: of full addresses that nobody can place.
-        looks: size of each entry, and ``etag_hash``.
+        ranges: ids of the ranges.
+        hashes: hashes of the addresses.
+        last_parts: last parts of full addresses that may mean several objects.
+        looks: size and ``etag_hash`` of each entry.
     """
 
     ranges: AbstractSet[str]
@@ -259,10 +258,10 @@ class AddedObjects:
     looks: pa.Table
 
     def spares(self, objects: pa.Table) -> dict[str, str]:
-        """Objects (address, size, etag) that must stay, with the reason.
+        """Return the objects (address, size, etag) that must stay, with the reason.
 
-        What branches served was asked for by the delta mark, and no move of a HEAD makes lakeFS
-        serve another upload. So that an object looks like an entry is a reason beyond need.
+        The delta mark asked for the objects that branches serve, and no move of a HEAD makes lakeFS
+        serve another upload. So to spare objects that look like an entry is an extra precaution.
         """
         if not self.ranges:
             return {}
@@ -278,12 +277,12 @@ class AddedObjects:
         return spared
 
     def _alike(self, objects: pa.Table) -> npt.NDArray[np.bool_]:
-        """Mark the entries of the same size, and the same etag where both may be checksums."""
+        """Find objects with the size of an entry, and its etag if both may be checksums."""
         sizes, etags = self.looks["size"].to_numpy(), self.looks["etag_hash"].to_numpy()
         found = etag_hashes(objects["etag"].combine_chunks()).to_numpy(zero_copy_only=False)
         checksum = np.asarray(pc.match_substring_regex(objects["etag"], _MD5))
         by_size = np.isin(objects["size"].to_numpy(), sizes)
-        # What has an entry without a telling etag may be served by any of its size.
+        # An entry without a usable etag may be the entry of any object with its size.
         by_unclear = np.isin(objects["size"].to_numpy(), sizes[etags == 0])
         by_both = np.isin(
             pair_hashes(objects["size"].to_numpy().view(np.uint64), found.view(np.uint64)),
@@ -295,7 +294,7 @@ class AddedObjects:
 
 @dataclass(frozen=True)
 class Extender:
-    """Reads what branches have now."""
+    """Reads the commits and ranges of the current branches."""
 
     connections: Connections
     client: LakeFSClient
@@ -304,24 +303,24 @@ class Extender:
     def extend(
         self, known: KnownCommits, ranges: AbstractSet[str], seen: Mapping[str, str]
     ) -> tuple[KnownCommits, AddedObjects]:
-        """Extend the known commits by the current branches, and find the objects that these add.
+        """Extend the known commits by the current branches, and find the objects that they add.
 
-        ``ranges``: those whose entries were looked at. ``seen``: HEAD of each branch when the look
-        found that some had moved; they may have moved again since, and be back where they were.
+        ``ranges``: ranges whose entries were read. ``seen``: HEADs as read by the look that found
+        moved branches; branches may have moved again since, even back to their last HEAD.
 
         Raises:
-            TooMuchError: a task cannot tell.
-            IntegrityError: an answer is not whole, or contradicts another.
+            TooMuchError: a task cannot find the objects.
+            IntegrityError: an answer is incomplete, or contradicts another.
             LakegcError: lakeFS or the store did not answer.
         """
         heads = read_heads(self.client, self.repository, {*known.heads, *seen})
         alive, before = known.metaranges(), known
-        # A branch counts with every HEAD that was seen: what it leaves again, no HEAD shows.
+        # Every HEAD that was seen counts: no later HEAD shows a commit that a branch has left.
         known, aside = self._followed(known, seen)
         known, more = self._followed(known, heads)
         aside += more
         lists = 0
-        # What a branch left while lakeFS made a list, only the next list names.
+        # Only the next list names a commit that a branch left while lakeFS made a list.
         while aside:
             if known.rules is None or lists == _LISTS:
                 raise TooMuchError(f"branch {aside[0]!r} is gone, or was set elsewhere")
@@ -335,7 +334,7 @@ class Extender:
     def _followed(
         self, known: KnownCommits, heads: Mapping[str, str], listed: Mapping[str, str] = _NOT_ASKED
     ) -> tuple[KnownCommits, list[str]]:
-        """Extend the known commits by the current branches; return branches set aside, too."""
+        """Extend the known commits by HEADs; also return the branches that were set aside."""
         if heads == known.heads and not listed:
             return known, []
         known = self._with_logs(known, {*listed, *heads.values()})
@@ -347,7 +346,7 @@ class Extender:
         return with_commits(known, read) if read else known
 
     def _listed(self, heads: Mapping[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """The active commits that lakeFS lists, with their metaranges; and the HEADs after that."""
+        """Return lakeFS's list of active commits with their metaranges, and the HEADs after it."""
         location = self.client.prepare_commits(self.repository).gc_commits_location
         store, namespace = self.connections.store(), self.connections.namespace()
         listed = read_commits_csv(store, namespace, location)
@@ -362,7 +361,7 @@ class Extender:
 
     @reads_tables
     def read_added(self, metaranges: AbstractSet[str], ranges: AbstractSet[str]) -> AddedObjects:
-        """Objects that the ranges of some metaranges keep alive, without those read before."""
+        """Return the objects that ranges of metaranges keep alive, without ranges read before."""
         if len(metaranges) > MOST_TABLES:
             raise TooMuchError(f"{len(metaranges)} metaranges are to be read")
         get = self.connections.fetch_table

@@ -1,7 +1,7 @@
-"""Life-cycle rules of a bucket that remove what a sweep, or all of lakeFS, relies on.
+"""Life-cycle rules of a bucket that remove files on which a sweep, or lakeFS itself, relies.
 
-A hold does not expire, and a pin lasts until its day; a rule that nobody wrote with them in mind
-removes their files all the same, and the next sweep does not know of them.
+A hold does not expire, and a pin lasts until its day. A life-cycle rule that was written without
+them in mind removes their files, and the next sweep does not know of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.lease_record import FOLDER
 
-#: Folders of a namespace, and why no rule may remove what is there.
+#: Folders of a namespace, and the reason why no rule may remove their objects.
 _RELIED_ON: Final[Mapping[str, str]] = {
     FOLDER: "holds and pins are there, and sweeps would go on without them",
     "data/": "it asks no branch whether it needs them",
@@ -20,7 +20,7 @@ _RELIED_ON: Final[Mapping[str, str]] = {
 
 
 def expiry_warnings(store: ObjectStore) -> list[str]:
-    """Sentences on what the rules of a store remove by themselves, one for each folder."""
+    """Return warnings of the store's life-cycle rules, one for each folder that they affect."""
     ends = store.expires_after(list(_RELIED_ON))
     return [
         f"a lifecycle rule removes what is older than {days:g} days below {store.url}/{folder}: "

@@ -1,8 +1,8 @@
-"""The hold that an alarm leaves in the namespace: nothing is swept until a person has accepted it.
+"""The hold that an alarm leaves in the namespace: no sweep starts until a person accepts it.
 
-``_lakefs/retention/gc/lakegc/hold.json`` does not expire, and is never removed: who accepts it
-(``acceptance``) writes in its place that it is accepted, on the condition that it is still the one
-that was looked at. Restores, which are to bring back what is lost, do not mind it.
+``_lakefs/retention/gc/lakegc/hold.json`` does not expire, and is never removed. Its acceptance
+(``acceptance``) replaces it by a conditional write, so that only the hold that was looked at is
+accepted. Restores ignore a hold, since they bring lost objects back.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from lakegc_assets.sweep.lease_record import FOLDER
 from lakegc_assets.wording import minute
 
 HOLD: Final = f"{FOLDER}hold.json"
-#: Key of what stands in the place of a hold that was accepted.
+#: JSON key of the acceptance, in the record that replaces an accepted hold.
 ACCEPTED: Final = "accepted"
-#: Where what was accepted stays when there is another hold, a file for each.
+#: Folder of the acceptances, one file each, which stay there when another hold is written.
 RECORDS: Final = f"{FOLDER}accepted-holds/"
-#: Key of what is lost in that, by run.
+#: JSON key of the lost objects in an acceptance, by run.
 LOST: Final = "lost"
 #: Dagster's job that shows and accepts a hold.
 ACCEPTING_JOB: Final = "gc_accept_hold"
-#: How many objects a message names.
+#: Number of objects that a message names.
 _SHOWN: Final = 10
 _ID: Final = 16
-#: How often an alarm is written anew, on top of what others write meanwhile.
+#: Most conditional writes of an alarm, if other processes write meanwhile.
 _TRIES: Final = 5
 
 
@@ -59,12 +59,12 @@ class Hold:
 
     @property
     def id(self) -> str:
-        """Names this very hold."""
+        """Id of this very hold: a digest of its content."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:_ID]
 
     @cached_property
     def values(self) -> Mapping[str, Any]:
-        """Its values; empty where it is not the JSON that an alarm writes."""
+        """Its values; empty if its content is not the JSON of an alarm."""
         try:
             found = json.loads(self.text)
         except DAMAGE:
@@ -73,13 +73,13 @@ class Hold:
 
     @property
     def acceptance(self) -> Mapping[str, Any] | None:
-        """By whom, when and how it was accepted; None while it holds all sweeps."""
+        """Person, time and result of the acceptance; None while it holds all sweeps."""
         found = self.values.get(ACCEPTED)
         return found if isinstance(found, dict) and found.get("id") else None
 
     @property
     def alarms(self) -> Sequence[Mapping[str, Any]]:
-        """Its alarm, followed by the alarms that were raised while it stood."""
+        """Its alarm, followed by the alarms that it replaced before they were accepted."""
         if not self.values or self.acceptance is not None:
             return []
         earlier = self.values.get("earlier")
@@ -87,10 +87,10 @@ class Hold:
 
 
 def find_hold(store: ObjectStore) -> Hold | None:
-    """The hold of a repository, accepted or not; None without one.
+    """Return the hold of a repository, accepted or not; None if there is none.
 
     Raises:
-        StorageError: nobody can tell.
+        StorageError: the store did not answer.
     """
     try:
         return Hold(store.get(HOLD).decode(errors="replace"))
@@ -99,21 +99,21 @@ def find_hold(store: ObjectStore) -> Hold | None:
 
 
 def read_hold(store: ObjectStore) -> Hold | None:
-    """The hold that stops sweeps; None without one, or where it was accepted.
+    """Return the hold that stops sweeps; None if there is none, or if it was accepted.
 
     Raises:
-        StorageError: nobody can tell.
+        StorageError: the store did not answer.
     """
     found = find_hold(store)
     return None if found is None or found.acceptance is not None else found
 
 
 def require_no_hold(ctx: RunContext, store: ObjectStore) -> None:
-    """Refuse to go on while an alarm was not accepted.
+    """Refuse to continue while an alarm was not accepted.
 
     Raises:
-        HoldError: there is a hold; what happened, and what to do.
-        StorageError: nobody can tell.
+        HoldError: there is a hold; the message says what happened, and what to do.
+        StorageError: the store did not answer.
     """
     hold = read_hold(store)
     if hold is not None:
@@ -121,7 +121,7 @@ def require_no_hold(ctx: RunContext, store: ObjectStore) -> None:
 
 
 def write_hold(store: ObjectStore, what: Mapping[str, object]) -> None:
-    """Keep every sweep from starting until somebody has looked.
+    """Write a hold, so that no sweep starts until a person accepts it.
 
     Raises:
         StorageError: the hold was not written.
@@ -130,17 +130,17 @@ def write_hold(store: ObjectStore, what: Mapping[str, object]) -> None:
 
 
 def add_alarm(store: ObjectStore, what: Mapping[str, object]) -> None:
-    """Keep every sweep from starting, and keep what other alarms have written into the hold.
+    """Write a hold, and keep the alarms of the hold that it replaces.
 
-    They are restored and accepted with this one. What this alarm wrote before is replaced, and what
-    was accepted is kept elsewhere.
+    Earlier alarms are restored and accepted together with this one. An earlier version of this
+    alarm is replaced, and an acceptance is copied to its own file.
 
     Args:
         store: rooted at the storage namespace.
-        what: happened, as JSON values.
+        what: the alarm, as JSON values.
 
     Raises:
-        LakegcError: the hold is not known to be written.
+        LakegcError: it is unknown if the hold was written.
     """
     for attempt in range(1, _TRIES + 1):
         etag: str | None = None
@@ -150,7 +150,7 @@ def add_alarm(store: ObjectStore, what: Mapping[str, object]) -> None:
                 etag = store.head(HOLD).etag
                 found = find_hold(store)
         except LakegcError:
-            # What nobody can read is replaced, sooner than that nothing holds the sweeps.
+            # An unreadable hold is replaced: it is worse if nothing holds the sweeps.
             write_hold(store, what)
             return
         if found is not None:
@@ -163,11 +163,11 @@ def add_alarm(store: ObjectStore, what: Mapping[str, object]) -> None:
             else:
                 store.put_if_match(HOLD, text, etag)
         except PreconditionFailedError:
-            # Another alarm was raised, which holds the sweeps, too.
+            # Another alarm was raised, whose hold stops the sweeps, too.
             if attempt == _TRIES:
                 raise
         except StoreUnavailableError:
-            # This one may be written, and the answer is lost. A plain write is tried for longer.
+            # The write may have succeeded without an answer. A plain write has more retries.
             if attempt == _TRIES:
                 write_hold(store, {**what, **_earlier(what, found)})
         else:
@@ -175,7 +175,7 @@ def add_alarm(store: ObjectStore, what: Mapping[str, object]) -> None:
 
 
 def _earlier(what: Mapping[str, object], found: Hold | None) -> Mapping[str, object]:
-    """The earlier alarms of a hold, as the alarm that takes its place keeps them."""
+    """Return the earlier alarms of a hold, in the form in which the next alarm keeps them."""
     if found is None or found.acceptance is not None:
         return {}
     if all(name in what and found.values.get(name) == what[name] for name in ("run", "at", "all")):
@@ -184,10 +184,10 @@ def _earlier(what: Mapping[str, object], found: Hold | None) -> Mapping[str, obj
 
 
 def keep_acceptance(store: ObjectStore, found: Hold) -> None:
-    """Keep what was accepted, before another alarm takes its place.
+    """Copy an acceptance to its own file, before another alarm replaces it.
 
     Raises:
-        StorageError: it is not known to be kept.
+        StorageError: it is unknown if it was copied.
     """
     if found.acceptance is not None:
         with suppress(PreconditionFailedError):
@@ -196,14 +196,14 @@ def keep_acceptance(store: ObjectStore, found: Hold) -> None:
 
 
 def without_accepted(store: ObjectStore, run: str, objects: pa.Table) -> pa.Table:
-    """Objects but for those whose loss was accepted with an alarm about the same mark.
+    """Return objects without those whose loss was accepted with an alarm of the same mark.
 
-    No sweep of that mark deletes them again, since its ledger says that they are gone.
+    No sweep of that mark deletes them again, since its ledger records them as gone.
 
-    ``objects``: that are gone, and needed (address, why).
+    ``objects``: objects that are gone and needed (address, why).
 
     Raises:
-        StorageError: nobody can tell.
+        StorageError: the store did not answer.
     """
     keys = [info.key for info in store.infos_to_the_end(RECORDS)]
     texts = [store.get(key).decode(errors="replace") for key in keys]
@@ -220,7 +220,7 @@ def without_accepted(store: ObjectStore, run: str, objects: pa.Table) -> pa.Tabl
 
 
 def hold_message(ctx: RunContext, hold: Hold, url: str) -> str:
-    """The message of a hold, in lines: first what happened and what to do, then some objects."""
+    """Return the message of a hold: first what happened and what to do, then some objects."""
     alarm = hold.alarms[0] if hold.alarms else {}
     since = f" since {minute(alarm['at'])}" if alarm.get("at") else ""
     said = [str(one["alarm"]) for one in hold.alarms if one.get("alarm")]
@@ -239,24 +239,24 @@ def hold_message(ctx: RunContext, hold: Hold, url: str) -> str:
 
 
 def restore_command(ctx: RunContext, run: str) -> str:
-    """The command that brings back all objects of a mark that can be."""
+    """Return the command that restores all objects of a mark that can be restored."""
     of_run = ctx.repository, "--run", run, "--all"
     return command_line("restore", *of_run, settings=ctx.given_settings)
 
 
 def hold_command(ctx: RunContext) -> str:
-    """The command that shows what is lost and what can be done."""
+    """Return the command that shows the losses and the possible steps."""
     return command_line("hold", ctx.repository, settings=ctx.given_settings)
 
 
 def look_first(ctx: RunContext) -> str:
-    """A sentence that names the command to read first."""
+    """Return a sentence with the command to run first."""
     job = in_dagster(ACCEPTING_JOB)
     return f"What is lost, and what can be done: `{hold_command(ctx)}`, or the job {job}"
 
 
 def object_lines(objects: object, count: object = None) -> Iterator[str]:
-    """The first of the objects that a hold names, a line for each."""
+    """Yield the first objects that a hold names, one per line."""
     named = [one for one in objects if isinstance(one, dict)] if isinstance(objects, list) else []
     for one in named[:_SHOWN]:
         holder = {name: one.get(name) for name in ("branch", "path", "commit")}

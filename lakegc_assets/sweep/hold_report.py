@@ -27,10 +27,10 @@ from lakegc_assets.wording import counted, minute
 
 
 def known_hold(ctx: RunContext) -> dict[str, Any]:
-    """The hold of a repository, and what became of the objects that it names, as JSON values.
+    """Return the hold of a repository, and the states of its objects, as JSON values.
 
     Raises:
-        StorageError: nobody can tell.
+        StorageError: the store did not answer.
     """
     ctx = ctx.connect()
     store = ctx.connections.store()
@@ -56,19 +56,19 @@ def known_hold(ctx: RunContext) -> dict[str, Any]:
 
 
 def accepted(ctx: RunContext, hold_id: str, by: str, *, unverified: bool) -> dict[str, Any]:
-    """Accept a hold; what was accepted, as JSON values.
+    """Accept a hold; return the acceptance as JSON values.
 
     Raises:
-        HoldError: the hold is another one by now.
-        RefusedError: somebody else works on the repository.
-        IntegrityError: it is not known whether all is lost.
-        StorageError: it is not known to be accepted.
+        HoldError: the hold has been replaced by another one.
+        RefusedError: another process works on the repository.
+        IntegrityError: it is unknown if all is lost.
+        StorageError: it is unknown if the hold was accepted.
     """
     return _accepted(ctx.repository, *accept_hold(ctx, hold_id, by, unverified=unverified))
 
 
 def hold_lines(found: Mapping[str, Any]) -> list[str]:
-    """The lines that show the result of ``known_hold`` and ``accepted``."""
+    """Format the result of ``known_hold`` or ``accepted`` as lines."""
     name = repr(found["repository"])
     if found["state"] == "no hold":
         return [f"{name} is not on hold: sweeps may start"]
@@ -91,7 +91,7 @@ def hold_lines(found: Mapping[str, Any]) -> list[str]:
 
 
 def _advice(found: Mapping[str, Any]) -> list[str]:
-    """The steps that a person can take about a hold, one a line."""
+    """Return the steps that a person can take about a hold, one per line."""
     job = f"or the job {in_dagster(ACCEPTING_JOB)} with `accept` {found['id']}"
     if found["all_back"]:
         said = "all that it names is at its address again, and nothing is lost: accept the hold"
@@ -102,7 +102,7 @@ def _advice(found: Mapping[str, Any]) -> list[str]:
     lines = [
         f"  bring back what can be, and look how it is:  {alarm['restore']}"
         for alarm in found["alarms"]
-        # Where all of it is lost, or back, there is nothing for it to do.
+        # If all objects are lost, or back, a restore has nothing to do.
         if alarm["restore"] and not {*alarm["states"]} <= {BACK, LOST_NOW}
     ]
     clear = {BACK, LOST_NOW, *KEPT.values()}
@@ -138,7 +138,7 @@ def _alarm(ctx: RunContext, alarm: Alarm) -> dict[str, Any]:
 
 
 def _with_states(alarm: Alarm) -> list[dict[str, Any]]:
-    """Objects of the hold with their states; those that are gone come first."""
+    """Return the objects of the hold with their states; missing objects come first."""
     objects = alarm.values.get("objects")
     named = [one for one in objects if isinstance(one, dict)] if isinstance(objects, list) else []
     known = {str(one.get("address")): one for one in named}
@@ -150,7 +150,7 @@ def _with_states(alarm: Alarm) -> list[dict[str, Any]]:
 
 
 def _totals(states: Mapping[str, Any]) -> str:
-    """The number of objects in each state, in words."""
+    """Format the number of objects in each state."""
     counts = {name: count for name, count in states.items() if isinstance(count, int)}
     run = f"mark {states['run']}: " if states.get("run") else ""
     return run + ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))

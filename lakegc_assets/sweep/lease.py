@@ -1,17 +1,18 @@
-"""One sweep at a time on a repository, whoever starts it and wherever: a lease in the namespace.
+"""One sweep at a time on a repository, on any machine: a lease in the namespace.
 
-``_lakefs/retention/gc/lakegc/lease.json`` names its owner and the time, by the store's own clock,
-until which it holds. It is only ever written on the condition that nobody else has written it, so
-of several sweeps that want it one gets it. Its owner renews it while it lives. Who dies leaves a
-lease that ends by itself, and who was suspended longer than the lease holds has lost it, even if
-nobody has taken it: a task that deletes reads it again before each batch.
+``_lakefs/retention/gc/lakegc/lease.json`` names its owner and its expiry by the store's own clock.
+It is only written by conditional writes, so if several sweeps want it, only one gets it. Its owner
+renews it while the owner lives. The lease of a dead owner expires. An owner that was suspended for
+longer than the lease holds has lost it, even if nobody has taken it: a deleting task reads the
+lease again before each batch.
 
-A lease whose owner was a process of this machine that has ended is taken over at once, if it was
-held for a sweep or a restore. No task of the owner, wherever it still runs, begins another batch
-then, since the lease is another's; and who takes it over from a sweep that may have deleted goes on
-only when all requests that were allowed before have ended. So it holds even if the owner lives.
+If the owner was a process of this machine that has ended, and held the lease for a sweep or a
+restore, the lease is taken over at once. Then no task of the old owner, on any machine, begins
+another batch, since the lease has another token. The new owner of a sweep's lease that may have
+deleted waits until all requests that were allowed before have ended. So this is safe even if the
+old owner lives.
 
-A released lease stays in its place, and says so: not every store can delete on a condition.
+A released lease stays in its place, marked as released: not every store has conditional deletes.
 """
 
 from __future__ import annotations
@@ -50,29 +51,29 @@ from lakegc_assets.sweep.lease_record import (
 )
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
 
-#: How long a lease that nobody renews is waited for.
+#: Time for which a process waits for a lease that its owner does not renew.
 PATIENCE: Final = timedelta(minutes=10)
-#: How often a lease is renewed in the time for which it holds.
+#: Renewals of a lease within its duration.
 RENEWALS: Final = 6
-#: Between two looks at a lease that is waited for, in seconds.
+#: Seconds between two reads of a lease that a process waits for.
 POLL_S: Final = 5.0
-#: Seconds between two lines that say how long somebody has waited.
+#: Seconds between two log lines of a waiting process.
 _QUIET_S: Final = 30.0
 _TRIES: Final = 5
-#: In place of the number of a round, while requests of an earlier owner may be on their way.
+#: Round number of a lease while requests of an earlier owner may be in flight.
 _UNSETTLED: Final = -1
-#: What leases are held for that are taken over at once: tasks of a sweep and of a restore ask for
-#: the lease before each batch, and a restore changes nothing that is there. Others are waited for.
+#: Work of the leases that are taken over at once: tasks of a sweep or a restore read the lease
+#: before each batch, and a restore does not change existing objects. Other leases are waited for.
 _FENCED: Final = frozenset({None, "restore"})
 _LOG: Final = logging.getLogger("lakegc")
 
 
 class LeaseLostError(RefusedError):
-    """Somebody else may sweep this repository now: this sweep must not go on."""
+    """Another process may sweep this repository now: this sweep must not continue."""
 
 
 class Lease:
-    """A lease that this process holds, and renews in a thread of its own."""
+    """A lease that this process holds, and renews in its own thread."""
 
     def __init__(
         self,
@@ -95,29 +96,29 @@ class Lease:
 
     @property
     def token(self) -> str:
-        """The owner's token, as tasks compare it."""
+        """The owner's token, which tasks compare."""
         return self._record.token
 
     @property
     def owner(self) -> Mapping[str, str]:
-        """The owner, for people."""
+        """The owner, for messages."""
         return self._record.owner
 
     @property
     def sweep(self) -> str:
-        """A short name for what is done under this lease, which nothing else has."""
+        """A short and unique name of the work under this lease."""
         return sweep_of(self.token)
 
     @property
     def round(self) -> int:
-        """The round whose tasks may delete."""
+        """The round in which tasks may delete."""
         return self._record.round
 
     def require(self) -> None:
-        """Go on only while the lease is held.
+        """Continue only while the lease is held.
 
         Raises:
-            LeaseLostError: it is lost, and why.
+            LeaseLostError: it is lost, with the reason.
         """
         if self._lost:
             raise LeaseLostError(
@@ -126,13 +127,13 @@ class Lease:
             )
 
     def require_held(self, store: ObjectStore | None = None) -> None:
-        """Ask the store whether a prune may go on: this process may have been suspended unnoticed.
+        """Read the lease before a prune continues: this process may have been suspended unnoticed.
 
-        ``store``: rooted at the namespace, as it is known now; None for that of the lease.
+        ``store``: the current store of the namespace; None for the store of the lease.
 
         Raises:
-            LeaseLostError: somebody else may be at work.
-            LakegcError: nobody can tell.
+            LeaseLostError: another process may be at work.
+            LakegcError: the store did not answer.
         """
         store = store or self._store
         if why := lost(store, self.token, self.round, store.server_time()):
@@ -142,7 +143,7 @@ class Lease:
             )
 
     def begin_round(self, number: int) -> None:
-        """Let only tasks of this round delete from now on.
+        """From now on allow deletes only to tasks of this round.
 
         Raises:
             LeaseLostError: the lease is lost.
@@ -159,7 +160,7 @@ class Lease:
                 raise StoreUnavailableError(f"{self._store.url}/{LEASE} cannot be written")
 
     def release(self) -> None:
-        """Give the lease back, unless it was abandoned; it ends by itself if that fails."""
+        """Give the lease back, unless it was abandoned; it expires if that fails."""
         if self._abandoned:
             return
         self._ended.set()
@@ -169,7 +170,7 @@ class Lease:
                 self._write(replace(self._record, released=True))
 
     def abandon(self) -> None:
-        """Neither renew the lease nor give it back: what was done under it may not have ended."""
+        """Neither renew the lease nor give it back: requests under it may be in flight."""
         self._abandoned = True
         self._ended.set()
         self._heart.join()
@@ -177,7 +178,7 @@ class Lease:
     def _beat(self) -> None:
         pause = self._duration.total_seconds() / RENEWALS
         while not self._ended.wait(pause) and not self._lost:
-            # Until it expires there is time for other tries.
+            # A failed renewal is tried again before the lease expires.
             with self._changing, suppress(LakegcError):
                 self._renew(self._record)
 
@@ -185,7 +186,7 @@ class Lease:
         """Write the lease with a new expiry, unless it has expired: then it is lost.
 
         Raises:
-            StorageError: it is not known to be written, and not known to be lost.
+            StorageError: it is unknown if the lease was written, and it is not known to be lost.
         """
         now = self._store.server_time()
         if now >= self._record.expires:
@@ -196,7 +197,7 @@ class Lease:
         except PreconditionFailedError:
             self._look_after_conflict()
         except StoreUnavailableError:
-            # A write without an answer may have been carried out.
+            # The store may have carried out a write that it did not answer.
             before = self._record.renewed
             self._look_after_conflict()
             if self._record.renewed == before and not self._lost:
@@ -210,7 +211,7 @@ class Lease:
         self._record = record
 
     def _look_after_conflict(self) -> None:
-        """After a write that failed, or may have: is the lease still this one?"""
+        """Read the lease after a write that failed, or may have failed: is it still this one?"""
         try:
             etag, record = _look(self._store)
         except ObjectNotFoundError:
@@ -237,17 +238,17 @@ def repository_lease(
 ) -> Iterator[Lease]:
     """Hold the lease of a repository.
 
-    A lease that nobody renews is waited for until it ends: its owner has died. One that is renewed
-    meanwhile has an owner who lives. Of an owner on this machine it is known at once.
+    A lease that is not renewed is waited for until it expires: its owner has died. The owner of a
+    lease that is renewed meanwhile lives. The death of an owner on this machine is known at once.
 
-    ``duration``: for how long it holds without being renewed. ``wait``: how long to wait for an
-    owner who lives. ``log`` is told who is waited for, and for how long.
+    ``duration``: time for which the lease holds without renewal. ``wait``: time to wait for a
+    living owner. ``log``: receives the owner that is waited for, and the time.
 
     Raises:
-        ConfigurationError: the store keeps no leases.
-        RefusedError: somebody else holds it; who.
+        ConfigurationError: the store ignores conditional writes.
+        RefusedError: another owner holds it, which the message names.
         IntegrityError: the lease is damaged.
-        StorageError: nobody can tell, or it could not be written.
+        StorageError: the lease could not be read or written.
     """
     lease = _acquire(store, owner, duration, wait, log, clocks)
     try:
@@ -288,7 +289,7 @@ def _acquire(
                 waiting.tell(f"the lease of {store.url} is taken over from who is gone: {record}")
             return lease if settled else wait_for_requests(lease, waiting, clocks.sleep)
         first = first or etag
-        # Somebody may set the store's clock back meanwhile.
+        # The store's clock may be set back meanwhile.
         waited = max(now - begun, timedelta(seconds=paused))
         most = wait if etag != first else max(wait, PATIENCE)
         if waited >= most:
@@ -306,17 +307,17 @@ def _acquire(
 
 
 def _was_left(record: LeaseRecord) -> bool:
-    """Return whether a lease may be taken over: its owner has ended, its requests are fenced."""
+    """Return True if a lease may be taken over: its owner has ended, and its tasks read it."""
     return record.owner.get("doing") in _FENCED and is_gone(record.owner)
 
 
 def wait_for_requests(lease: Lease, waiting: _Waiting, pause: Callable[[float], None]) -> Lease:
     """Wait until all requests have ended that were allowed before a lease was taken over.
 
-    Who is killed meanwhile leaves a lease that says so, and whoever comes then waits as well.
+    If this process is killed meanwhile, the lease shows that, and the next owner waits as well.
 
     Raises:
-        LeaseLostError: somebody else has the lease by now.
+        LeaseLostError: another process has the lease by now.
         StorageError: the lease could not be written.
     """
     try:
@@ -330,7 +331,7 @@ def wait_for_requests(lease: Lease, waiting: _Waiting, pause: Callable[[float], 
 
 
 class _Waiting:
-    """Says whose lease is waited for, once for each owner, and then now and then for how long."""
+    """Logs the owner of the lease that is waited for, once per owner, and regularly the time."""
 
     def __init__(self, url: str, log: logging.Logger) -> None:
         self._url = url
@@ -339,12 +340,12 @@ class _Waiting:
         self._told = timedelta(0)
 
     def tell(self, text: str) -> None:
-        """Say something in the log, and to who watches this process."""
+        """Log a message, and show it as progress."""
         for told in (self._log, PROGRESS):
             told.info("%s", text)
 
     def how_long(self, waited: timedelta, most: timedelta, record: LeaseRecord) -> None:
-        """Say for whom somebody waits, and how long at most."""
+        """Log the lease that is waited for, and the longest time."""
         text = f"waiting for the lease of {self._url}, {_seconds(waited)} of {_seconds(most)}"
         if record.token != self._owner:
             self.tell(f"{text} at most: {record}")
@@ -360,13 +361,13 @@ def _seconds(time: timedelta) -> str:
 
 
 def require_conditional_puts(store: ObjectStore, key: str) -> None:
-    """Try conditional writes with an object of our own: a store that ignores them keeps no lease.
+    """Probe conditional writes with an object of our own: without them there can be no lease.
 
     Raises:
-        ConfigurationError: the store ignores them.
-        RefusedError: the store locks what is written, so that no lease could be renewed.
+        ConfigurationError: the store ignores the conditions.
+        RefusedError: the store locks every object, so that no lease could be renewed.
     """
-    # A sweep that has the lease removes all probes, this one too, which may be in the middle of it.
+    # The owner of the lease removes all probes, perhaps this one in the middle of the probe.
     if _honours_conditions(store, key) or _honours_conditions(store, f"{key}-again"):
         return
     raise ConfigurationError(
@@ -377,10 +378,10 @@ def require_conditional_puts(store: ObjectStore, key: str) -> None:
 
 
 def _honours_conditions(store: ObjectStore, key: str) -> bool:
-    """Return whether writes on a condition that does not hold are refused.
+    """Return True if conditional writes are refused when their condition does not hold.
 
     Raises:
-        RefusedError: the store locks what is written.
+        RefusedError: the store locks every object.
     """
     etag = store.put_if_absent(key, b"first")
     tries: list[Callable[[], str]] = [
@@ -412,7 +413,7 @@ def _locked(store: ObjectStore, why: str) -> RefusedError:
 
 
 def _take(store: ObjectStore, mine: LeaseRecord, etag: str) -> str:
-    """Write the lease in place of one that has ended, or of none; its etag, or nothing."""
+    """Write the lease in place of an expired lease, or of none; return its etag, or nothing."""
     try:
         if etag:
             return store.put_if_match(LEASE, mine.to_bytes(), etag)
@@ -420,7 +421,7 @@ def _take(store: ObjectStore, mine: LeaseRecord, etag: str) -> str:
     except PreconditionFailedError:
         return ""
     except StoreUnavailableError:
-        # It may have been written all the same.
+        # The store may have carried out the write.
         with suppress(ObjectNotFoundError):
             etag, record = _look(store)
             if record.token == mine.token:
@@ -429,16 +430,16 @@ def _take(store: ObjectStore, mine: LeaseRecord, etag: str) -> str:
 
 
 def _look(store: ObjectStore) -> tuple[str, LeaseRecord]:
-    """The lease and its etag, which is not newer than what the lease says."""
+    """Return the etag of the lease, and the lease, which is not older than the etag."""
     return store.head(LEASE).etag, read_lease(store)
 
 
 def leased(
     ctx: RunContext, store: ObjectStore, *, doing: str | None = None, run: str | None = None
 ) -> AbstractContextManager[Lease]:
-    """Hold the lease of the repository. See ``repository_lease`` for what it raises.
+    """Hold the lease of the repository. Raises as ``repository_lease``.
 
-    ``doing``: what it is held for, for people who wait; None for a sweep.
+    ``doing``: the work under the lease, for people who wait; None for a sweep.
     """
     return repository_lease(
         store,
@@ -452,13 +453,13 @@ def leased(
 
 @contextmanager
 def leased_to_prune(ctx: RunContext) -> Iterator[Callable[[], None]]:
-    """Keep sweeps and restores of a repository from beginning meanwhile, from wherever.
+    """Keep sweeps and restores of a repository from beginning, on any machine.
 
-    Gives what raises LeaseLostError once it does not (``Lease.require_held``).
+    Yields a function that raises LeaseLostError if the lease is lost (``Lease.require_held``).
 
     Raises:
-        RefusedError: somebody is at work, or an alarm has not been looked at.
-        LakegcError: nobody can tell.
+        RefusedError: another process is at work, or an alarm was not accepted.
+        LakegcError: lakeFS or the store did not answer.
     """
     ctx = ctx.connect()
     store = ctx.connections.store()
@@ -468,10 +469,10 @@ def leased_to_prune(ctx: RunContext) -> Iterator[Callable[[], None]]:
 
 
 def back_up(ctx: RunContext) -> Record | None:
-    """As ``make_backup``, under the lease of the repository, for which it waits as a sweep does.
+    """Run ``make_backup`` under the lease of the repository, waiting for it as a sweep does.
 
     Raises:
-        RefusedError: somebody else holds the lease; or as ``make_backup``.
+        RefusedError: another process holds the lease; or as ``make_backup``.
         LakegcError: as ``make_backup`` and ``repository_lease``.
     """
     if ctx.settings.backup_url is None:

@@ -1,10 +1,10 @@
-"""The record of the lease of a repository: its key, its owner, and the test that a task may go on.
+"""The record of the lease of a repository: its key, its owner, and the test that a task may delete.
 
 The owner's process is named by the boot of its machine, the namespaces in which its id and its
-start time mean something, and these two. Who sees another boot, host or namespace (another
-container, say) knows nothing about it. Names that are equal may still be of two machines, since a
-copy of a running virtual machine has them too: what is done by such a finding must hold if it is
-wrong.
+start time are valid, its id and its start time. A process in another boot, host or namespace (for
+example another container) knows nothing about it. Equal names may still be of two machines, since a
+copy of a running virtual machine has the same names. So an action that relies on this must be safe
+even if the owner lives.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from lakegc_assets.run.json_record import JsonRecord, Moment
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
-#: Where the kernel shows processes.
+#: Folder in which the kernel shows processes.
 PROC: Final = Path("/proc")
-#: Those of process ids; and of the clock that start times are told by, where the kernel has it.
+#: Kinds of namespaces: of process ids, and of the clock of start times, on kernels that have it.
 NAMESPACES: Final = ("pid", "time")
-#: Of ``/proc/<pid>/stat``, behind the name of the program, which may hold anything.
+#: Fields of ``/proc/<pid>/stat`` after the name of the program, which may contain any character.
 _STATE, _STARTED = 0, 19
 _DEAD: Final = frozenset("ZXx")
-#: Below the namespace: what sweeps, backups and restores tell each other. No mark names it.
+#: Folder of messages between sweeps, backups and restores, below the namespace. No mark names it.
 FOLDER: Final = "_lakefs/retention/gc/lakegc/"
 LEASE: Final = f"{FOLDER}lease.json"
-#: Objects that are written to see what a store does with them.
+#: Key prefix of objects that are written to probe the behaviour of a store.
 PROBES: Final = f"{FOLDER}probe-"
-#: How much of a lease must be left for a batch to be sent.
+#: Least remaining time of a lease for a batch to be sent.
 _MARGIN: Final = timedelta(seconds=60)
 
 
 class _Process(NamedTuple):
-    """Its start time in ticks since boot, and whether it has ended and waits to be reaped."""
+    """Start time of a process in ticks since boot; ``ended``: it waits to be reaped."""
 
     started: str
     ended: bool
 
 
 def owner_of(**more: str | None) -> Mapping[str, str]:
-    """The identity of this process, as an owner of leases.
+    """Return the identity of this process, as an owner of leases.
 
-    ``more``: what else is known: doing, repository, run, started_by.
+    ``more``: optional values: doing, repository, run, started_by.
     """
     try:
         user = getpass.getuser()
@@ -68,7 +68,7 @@ def owner_of(**more: str | None) -> Mapping[str, str]:
 
 
 def is_gone(owner: Mapping[str, str]) -> bool:
-    """Return whether an owner's process has ended; False if that cannot be known from here."""
+    """Return True if the owner's process has ended; False if that cannot be known from here."""
     place, _, started = owner.get("process", "").rpartition(" ")
     pid = owner.get("pid", "")
     if not place or place != _place() or owner.get("host") != gethostname():
@@ -76,7 +76,7 @@ def is_gone(owner: Mapping[str, str]) -> bool:
     if not (pid.isascii() and pid.isdecimal() and int(pid)):
         return False
     try:
-        # Others' processes may be hidden in /proc; this finds them all the same.
+        # /proc may hide processes of other users; a signal 0 finds them, too.
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
@@ -87,7 +87,7 @@ def is_gone(owner: Mapping[str, str]) -> bool:
 
 
 def describe(owner: Mapping[str, str]) -> str:
-    """The owner in words, with the time since when."""
+    """Describe the owner in words, with the time since when it holds the lease."""
     host = f" on {owner['host']}" if "host" in owner else ""
     process = ", ".join(
         text.format(owner[part])
@@ -99,7 +99,7 @@ def describe(owner: Mapping[str, str]) -> str:
 
 
 def work_of(owner: Mapping[str, str]) -> str:
-    """The work of an owner in words: a sweep of run 'first'."""
+    """Describe the work of an owner: a sweep of run 'first'."""
     run = f" of run {owner['run']!r}" if "run" in owner else ""
     return f"a {owner.get('doing', 'sweep')}{run}"
 
@@ -110,10 +110,10 @@ def _own_name() -> str:
 
 
 def _place() -> str:
-    """The machine and boot in which process ids mean what they mean here; empty if unknown."""
+    """Return the boot and namespaces in which process ids are valid here; empty if unknown."""
     try:
         if str((PROC / "self").readlink()) != str(os.getpid()):
-            # The processes of another namespace are shown here.
+            # /proc shows the processes of another namespace.
             return ""
         boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
         return " ".join([boot, *map(_namespace, NAMESPACES)]) if boot else ""
@@ -131,10 +131,10 @@ def _namespace(kind: str) -> str:
 
 
 def process_of(pid: int) -> _Process | None:
-    """A process of this place; None where it is not shown."""
+    """Return a process of this namespace; None if /proc does not show it."""
     try:
         fields = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        # Threads may outlive the first one, which then looks as if it had ended.
+        # Other threads may outlive the main thread, which then looks like an ended process.
         alone = len(list((PROC / str(pid) / "task").iterdir())) == 1
         return _Process(fields[_STARTED], fields[_STATE] in _DEAD and alone)
     except (OSError, IndexError):
@@ -150,13 +150,13 @@ class LeaseRecord(
     """The content of the lease object.
 
     Attributes:
-        token: random; that of the owner.
-        owner: who that is (``owner_of``), and since when.
-        expires: by the store's clock, UTC.
-        renewed: how often it was written, so that no two of its contents are equal.
-        round: which round of its sweep may delete; tasks of an earlier one must not. Below 0 while
-            requests of an earlier owner may be on their way.
-        released: whether its owner has given it back.
+        token: random token of the owner.
+        owner: identity of the owner (``owner_of``), and since when it holds the lease.
+        expires: time of expiry, by the store's clock, UTC.
+        renewed: number of writes, so that no two contents of a lease are equal.
+        round: round of the sweep that may delete; tasks of an earlier round must not. Negative
+            while requests of an earlier owner may be in flight.
+        released: True if the owner has given the lease back.
     """
 
     token: Annotated[str, Field(min_length=1)]
@@ -167,33 +167,33 @@ class LeaseRecord(
     released: bool = False
 
     def __str__(self) -> str:
-        """Purpose, owner and start of the lease, for messages."""
+        """Describe work, owner and start of the lease, for messages."""
         return f"{work_of(self.owner)} by {describe(self.owner)}"
 
 
 def sweep_of(token: str) -> str:
-    """The short name of what is done under the lease with this token."""
+    """Return the short name of the work under the lease with this token."""
     return token[:16]
 
 
 def read_lease(store: ObjectStore) -> LeaseRecord:
-    """The lease of a repository.
+    """Read the lease of a repository.
 
     Raises:
-        ObjectNotFoundError: there is none.
-        IntegrityError: it is damaged.
+        ObjectNotFoundError: there is no lease.
+        IntegrityError: the lease is damaged.
     """
     return LeaseRecord.from_bytes(store.get(LEASE), f"{store.url}/{LEASE}")
 
 
 def lost(store: ObjectStore, token: str, number: int, now: datetime) -> str:
-    """Why a task must not delete any more; empty while the lease still holds long enough.
+    """Return the reason why a task must not delete any more; empty while the lease holds.
 
-    ``token`` is of the lease under which the task was started, ``number`` of its round, and ``now``
-    the store's time, as it was just before.
+    ``token``: token of the lease under which the task was started; ``number``: its round; ``now``:
+    the store's time, read just before.
 
     Raises:
-        StorageError: nobody can tell.
+        StorageError: the store did not answer.
         IntegrityError: the lease is damaged.
     """
     try:

@@ -1,9 +1,9 @@
-"""The durable record of what became of each marked object.
+"""The durable record of the outcome of each marked object.
 
-Every batch of a sweep is one parquet file below ``swept_set/ledger/``, written atomically before
-the next batch of its task starts. A killed sweep reads it and goes on where it was. What a task did
-and could not record any more is asked of the store again by the next sweep. So an address may be
-recorded more than once; what was done counts before what failed.
+Every batch of a sweep is one Parquet file below ``swept_set/ledger/``, written atomically before
+the next batch of its task starts. The next try of a killed sweep reads the ledger and continues
+from it. If a task deleted objects and could not record that, the next sweep asks the store for them
+again. So an address may be recorded more than once; then a final outcome counts before a failure.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from lakegc_assets.run.records import best_of_each, read_rows, write_rows, write
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET: Final = "swept_set"
-#: After these nothing is left to do.
+#: Final outcomes.
 DONE: Final = ("deleted", "already_missing", "spared", "locked", "put_back")
-#: After these the object is not there.
+#: Outcomes after which the object is not in the store.
 GONE: Final = ("deleted", "already_missing")
-#: It was deleted, is needed after all, and is back.
+#: Outcome of an object that was deleted, is needed after all, and is back.
 PUT_BACK: Final = "put_back"
 SWEPT: Final = pa.schema(
     [
@@ -44,9 +44,9 @@ SWEPT: Final = pa.schema(
 _NOTHING: Final = SWEPT.empty_table()
 _DONE: Final = pa.array(DONE)
 FOLDER: Final = f"{ASSET}/ledger/"
-#: Rows in one file of what was spared.
+#: Rows in one file of spared objects.
 _ROWS: Final = 100_000
-#: Files that a task reads at a time.
+#: Files that a task reads in parallel.
 THREADS: Final = 16
 
 
@@ -55,14 +55,14 @@ class Outcome:
     """The outcome of one marked object.
 
     Attributes:
-        address: relative to the namespace.
+        address: address relative to the namespace.
         size: bytes, as listed.
         outcome: deleted, already_missing, spared, locked, put_back or failed.
-        error_code: the store's, when locked or failed.
-        detail: what became of the space of a deleted object (``DataProtection.space_of``), the
-            store's message, why the object was spared, or why it is needed after all.
-        version: names what the store kept of a deleted object, for ``undelete_many``; None where it
-            told nothing.
+        error_code: the store's code, if locked or failed.
+        detail: the state of the space of a deleted object (``DataProtection.space_of``), the
+            store's message, or the reason why the object was spared or is needed after all.
+        version: id of the version that the store kept of a deleted object, for ``undelete_many``;
+            None if the store returned none.
     """
 
     address: str
@@ -76,9 +76,9 @@ class Outcome:
 def record(
     artifacts: ObjectStore, name: str, outcomes: Sequence[Outcome], clocks: Clocks = SYSTEM_CLOCKS
 ) -> None:
-    """Make outcomes durable: they are all in the ledger when this returns, or none is.
+    """Make outcomes durable: either all of them are in the ledger afterwards, or none.
 
-    ``artifacts`` is rooted at the attempt, and no other batch has the ``name``.
+    ``artifacts``: rooted at the attempt. ``name``: a unique name of the batch.
     """
     now = clocks.now()
     rows = [
@@ -90,7 +90,7 @@ def record(
 def record_spared(
     artifacts: ObjectStore, name: str, spared: pa.Table, clocks: Clocks = SYSTEM_CLOCKS
 ) -> None:
-    """As ``record``: objects (address, size, why) that are spared."""
+    """Record objects (address, size, why) as spared, as ``record`` does."""
     count = spared.num_rows
     now = pa.scalar(clocks.now(), SWEPT.field("at").type)
     columns = {
@@ -109,15 +109,15 @@ def record_spared(
 
 
 def ledger_keys(store: ObjectStore) -> list[str]:
-    """The keys of all files of a ledger, listed until nothing follows: none may be overlooked."""
+    """List the keys of all files of a ledger until no key follows: none may be overlooked."""
     keys = (info.key for info in store.infos_to_the_end(FOLDER))
     return sorted(key for key in keys if key.endswith(".parquet"))
 
 
 def read(attempt: AttemptArtifacts) -> pa.Table:
-    """One outcome for each recorded address (``SWEPT``): what was done, else the last.
+    """Read one outcome for each recorded address (``SWEPT``): a final outcome, else the last.
 
-    For people, who ask for it seldom: a sweep has it in files (``ledger_state.LedgerState``).
+    For reports, which are rare: a sweep keeps the ledger in files (``ledger_state.LedgerState``).
 
     Raises:
         IntegrityError: a file is damaged.
@@ -129,7 +129,7 @@ def read(attempt: AttemptArtifacts) -> pa.Table:
 
 
 def recorded(attempt: AttemptArtifacts) -> pa.Table:
-    """The outcomes of a sweep (``SWEPT``): all of them if it has finished, else those so far.
+    """Read the outcomes of a sweep (``SWEPT``): all of them if it has finished, else those so far.
 
     Raises:
         IntegrityError: a file is damaged.
@@ -139,10 +139,10 @@ def recorded(attempt: AttemptArtifacts) -> pa.Table:
 
 
 def read_file(store: ObjectStore, key: str) -> pa.Table:
-    """The outcomes of a batch (``SWEPT``).
+    """Read the outcomes of a batch (``SWEPT``).
 
     Raises:
-        IntegrityError: the file is damaged, with what to do.
+        IntegrityError: the file is damaged; the message says what to do.
     """
     try:
         return read_rows(store, key, SWEPT)
@@ -155,7 +155,7 @@ def read_file(store: ObjectStore, key: str) -> pa.Table:
 
 
 def outcome_rank(rows: pa.Table) -> pa.ChunkedArray:
-    """The rank of each outcome: what is back, what was deleted, all else done, what failed."""
+    """Return the rank of each outcome: put back, deleted, other final outcomes, failures."""
     outcome = rows["outcome"]
     rank = pc.if_else(pc.is_in(outcome, _DONE), 1, 2)
     rank = pc.if_else(pc.equal(outcome, "deleted"), 0, rank)
@@ -163,7 +163,7 @@ def outcome_rank(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def done(outcomes: pa.Table) -> pa.Table:
-    """Final outcomes: those after which nothing is left to do (``DONE``)."""
+    """Return the rows with final outcomes (``DONE``)."""
     if not outcomes.num_rows:
         return outcomes
     return outcomes.filter(pc.is_in(outcomes["outcome"], _DONE))
