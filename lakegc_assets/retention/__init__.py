@@ -1,1 +1,1 @@
-"""Decides from rules and commits alone which commits must keep their objects."""
+"""Finds the commits that must keep their objects, from rules and commits alone."""

@@ -1,29 +1,30 @@
-"""Finds the commits that must keep their objects, so that all others may lose theirs.
+"""Finds the active commits, which must keep their objects; all others may lose theirs.
 
 The definition is that of lakeFS issue 1932. A commit is active if
 
 * it is the HEAD of a branch, or
-* it lies in the main ancestry of a branch and was created within the branch's retention, or
+* it is in the main ancestry of a branch and was created within the branch's retention, or
 * it is the main parent of such a commit: it was the HEAD until it was replaced, within retention.
 
-A dangling commit (see ``dangling_commits``) gets a hypothetical child with its own date, which is
-the HEAD of a branch with the default retention; the child is no commit and never active itself.
+A dangling commit (see ``dangling_commits``) gets a hypothetical child with its own date. The child
+is the HEAD of a branch with the default retention; it is no commit and never active itself.
 
-**Order must not matter.** A commit that several branches reach follows the longest retention, and
-its parents must learn of *every* child that was created inside: lakeFS's own walk stops at a commit
-that a branch with the same threshold has visited before it looks at the child it came from, so what
-survives depends on the order of commit ids. Here the walks start in the order of retention, the
-longest first, and each looks at the edge to a visited commit before it stops there. Every edge is
-then seen exactly once, with the longest retention that reaches it: linear in commits and branches.
+**The order of commits must not matter.** A commit that several branches reach follows the longest
+retention, and its parents must take *every* child into account that was created within retention.
+lakeFS's own walk does not: it stops at a commit that a branch with the same threshold has visited,
+before it takes the current child into account. So its result depends on the order of commit ids.
+Here the walks start in the order of retention, longest first, and each walk uses the edge to a
+visited commit before it stops there. So every edge is used exactly once, with the longest retention
+that reaches it: linear in commits and branches.
 
-**The whole ancestry is walked.** Dates are given by users and need not grow along a branch, so a
-young commit may lie behind any number of old ones.
+**The whole ancestry is walked.** Users give the dates, and dates need not grow along a branch, so a
+young commit may be an ancestor of any number of old ones.
 
 **Days are exactly 24 hours**, counted back from ``now``; a commit created strictly after that
 moment is inside. lakeFS subtracts calendar days in the time zone of its server. The two differ by
-as much as that zone's clock was changed in between: lakeFS keeps up to an hour less where summer
-time began within the retention, and up to an hour more where it ended. No margin is added here,
-because a mark unites both computations (``unite``), so that the longer one holds in either case.
+the change of that zone's clock in between: lakeFS keeps up to an hour less if summer time began
+within the retention, and up to an hour more if it ended. No margin is added here, because a mark
+unites both results (``unite``), so that the longer retention holds in either case.
 """
 
 from __future__ import annotations
@@ -56,21 +57,20 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a commit is active: of all reasons the one that holds longest.
+    """The reason why a commit is active: among all reasons the one that holds longest.
 
     Attributes:
         branch: the branch whose retention holds it; None for the default of dangling commits.
         kind: "head": it is the HEAD of ``branch``. "inside": it was created within the retention.
-            "replaced inside": the commit that replaced it was. "dangling": it has no branch any
-            more and was created within the default retention. "server": only lakeFS's server says
-            so. "previous mark": it was active in the previous mark and still is inside. "tag": a
+            "replaced inside": the commit that replaced it was. "dangling": no branch leads to it,
+            and it was created within the default retention. "server": only lakeFS's server lists
+            it. "previous mark": it was active in the previous mark and still is inside. "tag": a
             tag names it, and tags are protected. "last commits": it is one of the last commits of
-            ``branch``, and "metadata": of its metadata, which rules keep that lakeFS does not have.
-            "no rules": the repository has none.
-        until: when this reason ends, UTC; None where no date ends it.
-        counted_from: the time from which the days are counted, UTC; None where it is not known.
-        rule: of the rules that lakeFS does not have the one that keeps it, in words; empty where
-            lakeFS's rules do.
+            ``branch``. "metadata": a ``retain`` rule keeps its metadata. "no rules": the
+            repository has no rules.
+        until: end of this reason, UTC; None if no date ends it.
+        counted_from: time from which the days are counted, UTC; None if it is unknown.
+        rule: the ``retain`` rule that keeps it, in words; empty if lakeFS's rules keep it.
     """
 
     branch: str | None
@@ -85,9 +85,9 @@ class ActiveCommits:
     """The result of ``active_commits``.
 
     Attributes:
-        active: id of each active commit → why.
+        active: reason of each active commit, by id.
         expired: ids of all other commits.
-        dated: of HEADs that would be active without being one: the reason that holds longest then.
+        dated: for HEADs that would be active without being a HEAD: the longest of these reasons.
     """
 
     active: dict[str, Reason]
@@ -98,16 +98,16 @@ class ActiveCommits:
 def active_commits(
     commits: Mapping[str, Commit], heads: Mapping[str, str], rules: Rules, now: datetime
 ) -> ActiveCommits:
-    """Find the active commits of a repository, as the module says.
+    """Find the active commits of a repository, by the definition of this module.
 
     Args:
-        commits: id → commit. Must hold every HEAD and the whole main ancestry of each.
+        commits: id → commit. Must include every HEAD and the whole main ancestry of each.
         heads: branch → id of its HEAD, hidden branches too.
         rules: the repository's retention rules.
         now: the moment of the run, aware.
 
     Raises:
-        IntegrityError: a HEAD or a main parent is absent, a commit is filed under another id, or
+        IntegrityError: a HEAD or a main parent is missing, a commit has another id than its key, or
             main parents form a circle.
         ValueError: ``now`` has no time zone.
     """
@@ -120,7 +120,7 @@ def active_commits(
     for start in _starts(commits, heads, rules):
         walks.walk(start)
     if lost := commits.keys() - walks.reached.keys():
-        # What no start reaches is someone's main parent, all the way round.
+        # A commit that no start reaches is a main parent in a circle.
         raise IntegrityError(_circle(min(lost)))
     active = {commit_id: claim.reason() for commit_id, claim in walks.claims.items()}
     hidden = walks.heads.keys() & walks.dated.keys()
@@ -167,7 +167,7 @@ class _Walks:
         return {**self.dated, **self.heads}
 
     def walk(self, start: _Start) -> None:
-        """Follow the main ancestry from ``start`` down to a commit that another walk has passed."""
+        """Follow the main ancestry from ``start`` to a commit that another walk has passed."""
         commit = self._get(start.commit_id)
         if start.branch is not None:
             claim = _Claim(start.branch, "head", math.inf, commit.creation_date)
@@ -204,7 +204,7 @@ class _Walks:
 
 
 def _starts(commits: Mapping[str, Commit], heads: Mapping[str, str], rules: Rules) -> list[_Start]:
-    """Return where to start, the longest retention first: a later walk may then stop early."""
+    """Return the starts, longest retention first, so that later walks may stop early."""
     branches = [_Start(head, branch, rules.days(branch)) for branch, head in heads.items()]
     default = rules.default_retention_days
     dangling = [_Start(tip, None, default) for tip in dangling_commits(commits, heads)]

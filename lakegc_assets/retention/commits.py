@@ -1,6 +1,6 @@
-"""Commits as retention sees them: id, date, parents, metarange and metadata.
+"""Commits with the values that retention uses: id, date, parents, metarange and metadata.
 
-Facts about commits are those of lakeFS: see ``Commit``.
+See ``Commit`` for lakeFS's rules about them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Final
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-#: The first and the last second that a datetime can hold, since 1970: clients tell lakeFS dates
-#: beyond them, some in milliseconds.
+#: The first and the last second of a datetime, since 1970: clients give lakeFS dates beyond them,
+#: some of them in milliseconds.
 FIRST_SECOND: Final = (datetime.min.replace(tzinfo=timezone.utc) - _EPOCH) // timedelta(seconds=1)
 LAST_SECOND: Final = (datetime.max.replace(tzinfo=timezone.utc) - _EPOCH) // timedelta(seconds=1)
 
@@ -27,12 +27,12 @@ class Commit:
     Attributes:
         id: its id, 64 hexadecimal digits on a real server.
         parents: ids of its parents, as the API orders them; empty for the first commit.
-        creation_date: epoch seconds. Users may give it, so it can lie before its parents' or in
-            the future.
-        metarange_id: id of its metarange; empty where the commit holds nothing.
+        creation_date: epoch seconds. Users may give it, so it can be earlier than the parents' or
+            in the future.
+        metarange_id: id of its metarange; empty if the commit has no entries.
         version: lakeFS's version of the commit's form.
-        committer: name of the user who made it; empty where nobody told.
-        metadata: keys and values that it was made with.
+        committer: name of the user who made it; empty if it is unknown.
+        metadata: its keys and values.
     """
 
     id: str
@@ -47,8 +47,8 @@ class Commit:
     def main_parent(self) -> str | None:
         """The commit that was the branch's HEAD before this one; None for the first commit.
 
-        It is the first parent. Commits older than lakeFS's parent switch (version below 1) name
-        the merged branch first, so there it is the last one.
+        It is the first parent. Commits from before lakeFS's parent switch (version below 1) name
+        the merged branch first, so for them it is the last parent.
         """
         if not self.parents:
             return None
@@ -56,10 +56,10 @@ class Commit:
 
 
 def dangling_commits(commits: Mapping[str, Commit], heads: Mapping[str, str]) -> frozenset[str]:
-    """Return the ids of the commits that are nobody's main parent and no HEAD.
+    """Return the ids of the commits that are no commit's main parent and no HEAD.
 
     These are the last commits of deleted or reset branches, and of branches that were merged and
-    deleted. From each of them a main ancestry starts that no branch reaches.
+    deleted. Each of them starts a main ancestry that no branch reaches.
 
     Args:
         commits: id → commit, all that are known.

@@ -1,4 +1,4 @@
-"""Parses retention rules for many repositories, named by patterns."""
+"""Parses retention rules for many repositories, which are named by patterns."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class RulesOf:
     """Rules of some repositories.
 
     Attributes:
-        repositories: patterns of their names, with ``*``, ``?`` and ``[ab]``.
-        exclude: patterns of those that are not meant.
-        rules: in lakeFS's terms.
+        repositories: patterns of names, with ``*``, ``?`` and ``[ab]``.
+        exclude: patterns of the names to leave out.
+        rules: lakeFS's rules.
     """
 
     repositories: Sequence[str]
@@ -36,7 +36,7 @@ class DefaultRules:
     """Rules of many repositories.
 
     Attributes:
-        entries: of several that name a repository the last one holds.
+        entries: rules by patterns; the last entry that matches a repository applies.
     """
 
     entries: Sequence[RulesOf]
@@ -58,7 +58,7 @@ class DefaultRules:
         return cls([_entry(one, number) for number, one in enumerate(value)])
 
     def of(self, repository: str) -> Rules | None:
-        """The rules of a repository; None where no entry names it."""
+        """Return the rules of a repository; None if no entry matches it."""
         found = [
             one.rules
             for one in self.entries

@@ -1,6 +1,6 @@
-"""Parses retention rules that lakeFS does not have, which only ever keep more than its own do.
+"""Parses retention rules that lakeFS does not have; they only keep more than lakeFS's rules.
 
-What they keep ``retained`` says.
+``retained`` finds the commits that they keep.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Final, NamedTuple, TypeVar
 
 from lakegc_assets.retention.rules import MAX_DAYS, RulesError, require_known, require_mapping
 
-#: Days for what is kept for ever: more than a rule can have.
+#: Days of a rule that keeps for ever: more than a rule can have.
 FOREVER: Final = MAX_DAYS + 1
-#: How many folders a pattern of paths may name: so many of each path are cached.
+#: Most folders in a pattern of paths: only so many folders of each path are cached.
 MOST_FOLDERS: Final = 4
 _KEYS: Final = ("branches", "metadata", "paths", "tags")
 _FOREVER: Final = "forever"
@@ -26,15 +26,15 @@ class OfBranches(NamedTuple):
     """Rules that keep commits of branches.
 
     Attributes:
-        days: of retention; None for those of lakeFS's rules.
-        last_commits: how many commits of the main ancestry, the HEAD among them; None for none.
+        days: days of retention; None for those of lakeFS's rules.
+        last_commits: number of commits of the main ancestry, including the HEAD; None for none.
     """
 
     days: int | None = None
     last_commits: int | None = None
 
     def __or__(self, other: OfBranches) -> OfBranches:
-        """Rules that keep what either of two keeps."""
+        """Unite two rules: keep what either of them keeps."""
         return OfBranches(
             _longer(self.days, other.days), _longer(self.last_commits, other.last_commits)
         )
@@ -42,18 +42,18 @@ class OfBranches(NamedTuple):
 
 @dataclass(frozen=True)
 class Retain:
-    """Rules that keep more. Patterns have ``*``, ``?`` and ``[ab]``, and know no folders.
+    """Rules that keep more. Patterns have ``*``, ``?`` and ``[ab]``; ``/`` is not special.
 
     Attributes:
         tags: patterns of tags whose commits stay active.
-        branches: patterns of branches, and what is kept of these.
-        metadata: key of a commit's metadata → values, or ``*`` for any, with which it stays active.
-        paths: ``**``, or folders and ``/**`` → days for which what lies below is kept at least,
-            on any branch and on none; ``FOREVER`` for always.
+        branches: pattern of branches → rules for their commits.
+        metadata: key of a commit's metadata → values, or ``*`` for any, that keep it active.
+        paths: ``**``, or folders and ``/**`` → least days for which entries below are kept, on any
+            branch and on none; ``FOREVER`` for always.
     """
 
     tags: tuple[str, ...] = ()
-    # Mappings have no hash; what is equal is so in its tags.
+    # Mappings have no hash; equal rules have equal tags.
     branches: Mapping[str, OfBranches] = field(default_factory=dict, hash=False)
     metadata: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     paths: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -63,16 +63,16 @@ class Retain:
 
     @property
     def reads_tags(self) -> bool:
-        """Return whether a tag can change what they keep."""
+        """Return True if a tag can change the result of the rules."""
         return bool(self.tags) or self.reads_all_commits
 
     @property
     def reads_all_commits(self) -> bool:
-        """True if a commit can stay, or what it has below a path, that no branch leads to."""
+        """Return True if commits, or entries below a path, can stay that no branch leads to."""
         return bool(self.metadata or self.paths)
 
     def __or__(self, other: Retain) -> Retain:
-        """The rules that keep what either of them does."""
+        """Unite two sets of rules: keep what either of them keeps."""
         if not (self and other):
             return self or other
         return Retain(
@@ -122,7 +122,7 @@ class Retain:
         )
 
     def to_json(self) -> dict[str, object]:
-        """The rules in the form that ``parse`` reads; without any an empty dict."""
+        """Return the rules in the form that ``parse`` reads; an empty dict without rules."""
         branches = {
             pattern: {name: n for name, n in kept._asdict().items() if n is not None}
             for pattern, kept in self.branches.items()
@@ -141,12 +141,12 @@ class Retain:
 
 
 _NOTHING: Final = OfBranches()
-#: Nothing is kept that lakeFS's rules do not.
+#: No rule that keeps more than lakeFS's rules.
 NO_RETAIN: Final = Retain()
 
 
 def prefix_of(pattern: str) -> str:
-    """The prefix of the paths that a pattern matches: empty, or with a slash at its end."""
+    """Return the prefix of the paths that a pattern matches: empty, or with a slash at its end."""
     return pattern.removesuffix(_ALL_BELOW)
 
 
@@ -189,7 +189,7 @@ def _values(value: object, where: str, path: _Path) -> tuple[str, ...]:
     if not listed:
         raise RulesError(f"{where} names no value: write one, or '*' for any", path)
     for one in listed:
-        # An empty value is one, too.
+        # An empty string is a valid value.
         if not isinstance(one, str):
             raise RulesError(
                 f"{where} must be text, in quotes, a list of texts, or '*' for any, not {one!r}",
@@ -210,7 +210,7 @@ def _of_paths(value: object, where: str, path: _Path) -> int:
 
 
 def _problem_of(pattern: str, prefix: str) -> str:
-    """The reason why a pattern of paths is invalid; empty if it is valid."""
+    """Return the reason why a pattern of paths is invalid; empty if it is valid."""
     if pattern == prefix or (prefix and not prefix.endswith("/")):
         return (
             "must be '**', for all paths, or end in '/**', for all below a folder: "

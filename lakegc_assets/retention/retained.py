@@ -1,4 +1,4 @@
-"""Commits kept by rules that lakeFS does not have: longer days of branches, any age by metadata."""
+"""Commits kept by rules that lakeFS does not have: longer days, tags, last commits and metadata."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def retained_commits(
     retain: Retain,
     now: datetime,
 ) -> ActiveCommits:
-    """The commits that are active by lakeFS's rules, or by those that keep more.
+    """Find the commits that lakeFS's rules or the ``retain`` rules keep active.
 
     Args:
-        commits: id → commit. Must hold every HEAD and the whole main ancestry of each.
+        commits: id → commit. Must include every HEAD and the whole main ancestry of each.
         heads: branch → id of its HEAD, hidden branches too.
         tags: tag → id of its commit.
-        rules: lakeFS's.
-        retain: those that keep more.
+        rules: lakeFS's rules.
+        retain: rules that keep more.
         now: the moment of the run, aware.
 
     Raises:
@@ -46,7 +46,7 @@ def retained_commits(
         longest = active_commits(commits, heads, longer, now)
         found = ActiveCommits(_named(retain, longest.active, found.active), longest.expired)
     kept = kept_commits(commits, heads, tags, retain)
-    # A mark tells the next one from when days count, so that stays what it is.
+    # The next mark needs the date from which days count, so the dated reason stays, with the rule.
     both = {
         commit_id: replace(found.active[commit_id], rule=reason.rule)
         for commit_id, reason in kept.items()
@@ -56,12 +56,12 @@ def retained_commits(
 
 
 def lengthen(rules: Rules, retain: Retain, branches: Iterable[str]) -> Rules:
-    """The rules of lakeFS, with the most days for each branch that any rule gives it.
+    """Return lakeFS's rules with the most days for each branch that any rule gives it.
 
     Args:
-        rules: lakeFS's.
-        retain: those that keep more.
-        branches: names of all that there are.
+        rules: lakeFS's rules.
+        retain: rules that keep more.
+        branches: names of all branches.
     """
     longer = {
         name: max(rules.days(name), days) for name, days in least_days(retain, branches).items()
@@ -70,7 +70,7 @@ def lengthen(rules: Rules, retain: Retain, branches: Iterable[str]) -> Rules:
 
 
 def raise_days(rules: Rules, days: int) -> Rules:
-    """Rules under which every branch, and what is on none, has some days at least."""
+    """Return rules that give every branch, and dangling commits, at least some days."""
     days = min(days, MAX_DAYS)
     return Rules(
         max(rules.default_retention_days, days),
@@ -86,18 +86,18 @@ def path_commits(
     now: datetime,
     previous: Sequence[Previous] = (),
 ) -> dict[str, dict[str, Reason]]:
-    """For each pattern of paths the commits of which stays what lies below it, and why.
+    """Return for each pattern of paths the commits that keep their entries below it, and why.
 
-    These are the commits that would be active if every branch, and what is on none, had the days of
-    the pattern at least; those that are active all the same are among them. For ever are all.
+    These are the commits that would be active if every branch, and dangling commits, had at least
+    the days of the pattern; this includes the active commits. ``FOREVER`` keeps all commits.
 
     Args:
-        commits: id → commit. Must hold every HEAD and the whole main ancestry of each.
+        commits: id → commit. Must include every HEAD and the whole main ancestry of each.
         heads: branch → id of its HEAD.
-        rules: lakeFS's.
-        retain: those that keep more.
+        rules: lakeFS's rules.
+        retain: rules that keep more.
         now: the moment of the run, aware.
-        previous: what each of some earlier marks knew.
+        previous: commits that earlier marks knew.
 
     Raises:
         IntegrityError: as ``active_commits`` does.
@@ -110,7 +110,7 @@ def path_commits(
         before = still_inside(previous, heads=heads, rules=raised, now=now)
         kept = {commit_id: reasons[0] for commit_id, reasons in before.items()} | kept
         if days == FOREVER:
-            # However far back somebody has dated them.
+            # This includes commits with any date, however old.
             kept = {commit_id: Reason(None, "inside") for commit_id in commits} | kept
         rule = f"retain: paths: {pattern!r} is kept {_for(days)}"
         found[pattern] = {one: replace(reason, rule=rule) for one, reason in kept.items()}
@@ -122,7 +122,7 @@ def _for(days: int) -> str:
 
 
 def least_days(retain: Retain, branches: Iterable[str]) -> dict[str, int]:
-    """The days that branches have at least, of those that a pattern names."""
+    """Return the least days of the branches that a pattern names."""
     if not retain.branches:
         return {}
     found = {name: _days(retain, name) for name in branches}
@@ -130,7 +130,7 @@ def least_days(retain: Retain, branches: Iterable[str]) -> dict[str, int]:
 
 
 def protecting(retain: Retain, tags: Mapping[str, str]) -> dict[str, str]:
-    """Tags that a pattern of the rules matches, each with its commit."""
+    """Return the tags that a pattern of the rules matches, each with its commit."""
     return {
         tag: commit
         for tag, commit in tags.items()
@@ -139,10 +139,10 @@ def protecting(retain: Retain, tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def deciding(retain: Retain, tags: Mapping[str, str]) -> dict[str, str]:
-    """Tags whose change can change what the rules keep, each with its commit.
+    """Return the tags whose change can change the result of the rules, each with its commit.
 
-    Any tag may lead to a commit that nothing else leads to, and that its metadata keep, or that has
-    something below a path.
+    Any tag may be the only reference to a commit that its metadata keep, or that has entries below
+    a path of the rules.
     """
     return dict(tags) if retain.reads_all_commits else protecting(retain, tags)
 
@@ -153,16 +153,16 @@ def kept_commits(
     tags: Mapping[str, str],
     retain: Retain,
 ) -> dict[str, Reason]:
-    """The commits that stay active whatever the days are, and why.
+    """Find the commits that stay active regardless of days, and why.
 
     Args:
-        commits: id → commit; must hold the main ancestry of each HEAD.
+        commits: id → commit; must include the main ancestry of each HEAD.
         heads: branch → id of its HEAD.
         tags: tag → id of its commit.
         retain: the rules.
 
     Raises:
-        IntegrityError: a commit of a main ancestry is absent.
+        IntegrityError: a commit of a main ancestry is missing.
     """
     found: dict[str, Reason] = {}
     if retain.metadata:
@@ -183,7 +183,7 @@ def kept_commits(
 
 
 def _days(retain: Retain, branch: str) -> tuple[int, str] | None:
-    """The most days that a pattern gives a branch, with this pattern; None where none does."""
+    """Return the most days that a pattern gives a branch, with this pattern; None if none does."""
     found = [
         (kept.days, pattern)
         for pattern, kept in retain.branches.items()
@@ -195,7 +195,7 @@ def _days(retain: Retain, branch: str) -> tuple[int, str] | None:
 def _named(
     retain: Retain, active: Mapping[str, Reason], otherwise: Collection[str]
 ) -> dict[str, Reason]:
-    """Active commits, of which those that only longer days keep name the rule."""
+    """Return active commits; the reasons of those that only longer days keep name the rule."""
     found: dict[str, Reason] = {}
     for commit_id, reason in active.items():
         most = None if reason.branch is None else _days(retain, reason.branch)
@@ -210,7 +210,7 @@ def _of_branches(pattern: str, said: str) -> str:
 
 
 def _of_metadata(retain: Retain, metadata: Iterable[tuple[str, str]]) -> str:
-    """The rule that keeps a commit with some metadata; empty where none does."""
+    """Return the rule that keeps a commit with some metadata; empty if there is none."""
     for key, value in metadata:
         if {value, "*"}.intersection(retain.metadata.get(key, ())):
             return f"retain: metadata: {key!r} is {value!r}"
@@ -218,7 +218,7 @@ def _of_metadata(retain: Retain, metadata: Iterable[tuple[str, str]]) -> str:
 
 
 def _last(commits: Mapping[str, Commit], head: str, number: int) -> list[str]:
-    """The newest commits of a main ancestry, as many as there are."""
+    """Return the newest ``number`` commits of a main ancestry, or all if there are fewer."""
     found: list[str] = []
     current: str | None = head
     while current is not None and len(found) < number:

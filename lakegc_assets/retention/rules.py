@@ -1,7 +1,7 @@
-"""Reads lakeFS's retention rules, and refuses what could be misread.
+"""Reads lakeFS's retention rules, and refuses rules that could be misread.
 
-lakeFS itself takes negative days and ignores what it does not know. A collector must not guess
-what a user meant by such a rule, so here each of them is an error that names it.
+lakeFS itself accepts negative days and ignores unknown keys. A collector must not guess the meaning
+of such a rule, so each of them is an error that names the rule.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ MAX_DAYS = 2**31 - 1
 
 
 class RulesError(ConfigurationError):
-    """A retention rule is not one that lakeFS means or that can be followed safely.
+    """A retention rule is not one of lakeFS's, or cannot be followed safely.
 
     Attributes:
-        path: keys and indexes that lead to it, where it was read from JSON.
+        path: keys and indexes that lead to the rule, if it was read from JSON.
     """
 
     def __init__(self, message: str, path: Sequence[str | int] = ()) -> None:
@@ -29,7 +29,7 @@ class RulesError(ConfigurationError):
 
 @dataclass(frozen=True)
 class Rules:
-    """For how many days what a branch no longer shows must stay readable.
+    """Days for which data that a branch no longer shows must stay readable.
 
     Attributes:
         default_retention_days: days for branches without a rule, and for dangling commits.
@@ -51,10 +51,10 @@ class Rules:
 
     @classmethod
     def parse(cls, obj: object) -> Rules:
-        """Read the JSON that ``GET /repositories/{r}/settings/gc_rules`` answers.
+        """Read the JSON answer of ``GET /repositories/{r}/settings/gc_rules``.
 
         ``{"default_retention_days": 14, "branches": [{"branch_id": "main", "retention_days":
-        21}]}``. ``branches`` is null when there are none. Of two rules for a branch the last wins,
+        21}]}``. ``branches`` is null if there are none. Of two rules for a branch the last wins,
         as on the server.
 
         Args:
@@ -87,11 +87,11 @@ class Rules:
         return cls(default, branches)
 
     def days(self, branch: str) -> int:
-        """Return the days that hold for ``branch``: its own rule's, else the default."""
+        """Return the days of ``branch``: of its own rule, else the default."""
         return self.branches.get(branch, self.default_retention_days)
 
     def to_json(self) -> dict[str, object]:
-        """Return the rules in the form that ``parse`` reads, branches in the order of names."""
+        """Return the rules in the form that ``parse`` reads, branches ordered by name."""
         return {
             "default_retention_days": self.default_retention_days,
             "branches": [
@@ -105,14 +105,14 @@ _Path = Sequence[str | int]
 
 
 def require_mapping(value: object, where: str, path: _Path) -> dict[str, object]:
-    """A value that has keys with values; RulesError where it is something else."""
+    """Return a value that is a mapping; raise RulesError for any other value."""
     if not isinstance(value, dict):
         raise RulesError(f"{where} must have keys with values, and is {value!r}", path)
     return value
 
 
 def require_known(of: Mapping[str, object], keys: Sequence[str], where: str, path: _Path) -> None:
-    """Raise RulesError where there is another key than some."""
+    """Raise RulesError if there is a key that is not in ``keys``."""
     if unknown := sorted(of.keys() - set(keys), key=repr):
         raise RulesError(
             f"{where}: unknown key {unknown[0]!r}; expected {', '.join(keys)}", (*path, unknown[0])
@@ -133,7 +133,7 @@ def _exact_keys(obj: object, expected: set[str], where: str, path: _Path = ()) -
 
 
 def _check_days(value: object, where: str, path: _Path = ()) -> int:
-    # A bool is an int to Python, but `true` days are a mistake of whoever wrote the rules.
+    # A bool is an int to Python, but `true` days are a mistake of the author of the rules.
     if not isinstance(value, int) or isinstance(value, bool):
         raise RulesError(f"{where} must be a whole number of days, not {value!r}", path)
     if not 0 <= value <= MAX_DAYS:

@@ -1,4 +1,4 @@
-"""Retention rules in a file, JSON or YAML, lakeFS's or others; errors name the line."""
+"""Reads files of retention rules, in JSON or YAML; errors name the line."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def parse_rules(text: str, name: str) -> Rules:
     """Read the rules of a file.
 
     Args:
-        text: of the file, in the form of ``Rules.parse``. JSON is YAML, too.
-        name: of the file, for messages.
+        text: content of the file, in the form of ``Rules.parse``. JSON is YAML, too.
+        name: name of the file, for messages.
 
     Raises:
-        RulesError: it is not in that form; the message says in which line, and which key it is.
+        RulesError: the form is wrong; the message has the line and the key.
     """
     return _parsed(text, name, Rules.parse, "default_retention_days and branches are missing")
 
@@ -31,8 +31,8 @@ def parse_retain(text: str, name: str) -> Retain:
     """Read the rules of a file that keep more than lakeFS's.
 
     Args:
-        text: of the file, in the form of ``Retain.parse``.
-        name: of the file, for messages.
+        text: content of the file, in the form of ``Retain.parse``.
+        name: name of the file, for messages.
 
     Raises:
         RulesError: as ``parse_rules``.
@@ -44,8 +44,8 @@ def parse_default_rules(text: str, name: str) -> DefaultRules:
     """Read the rules of a file for many repositories.
 
     Args:
-        text: of the file, in the form of ``DefaultRules.parse``.
-        name: of the file, for messages.
+        text: content of the file, in the form of ``DefaultRules.parse``.
+        name: name of the file, for messages.
 
     Raises:
         RulesError: as ``parse_rules``.
@@ -74,7 +74,7 @@ def _parsed(text: str, name: str, parse: Callable[[object], _V], missing: str) -
 
 
 def _require_once(node: yaml.Node, name: str) -> None:
-    """Refuse a key that stands twice, of which YAML takes the last."""
+    """Refuse a duplicate key: YAML would use the last one."""
     for mapping in _mappings(node):
         seen: set[str] = set()
         for key, _ in mapping.value:
@@ -88,7 +88,7 @@ def _require_once(node: yaml.Node, name: str) -> None:
 
 
 def _mappings(node: yaml.Node) -> Iterator[yaml.MappingNode]:
-    """All mappings, each once: aliases may lead to one in many ways, or back to itself."""
+    """Yield all mappings, each once: aliases may lead to one in many ways, or back to itself."""
     waiting, met = [node], {id(node)}
     while waiting:
         node = waiting.pop()
@@ -103,7 +103,7 @@ def _mappings(node: yaml.Node) -> Iterator[yaml.MappingNode]:
 
 
 def _line(node: yaml.Node, path: Sequence[str | int]) -> int:
-    """The line of what keys and indexes lead to, as far as they do; the first is 1."""
+    """Return the line to which keys and indexes lead, as far as they exist; the first is 1."""
     line = node.start_mark.line
     for step in path:
         if isinstance(node, yaml.SequenceNode) and isinstance(step, int):

@@ -1,9 +1,9 @@
-"""For how many days of retention commits become active, and for how many days they stay so.
+"""Days of retention from which commits are active, and days for which they stay active.
 
-Rules have one default and days for single branches. Where the latter are fixed, a commit is active
-from some default on: so one number for each commit tells what every default keeps. Likewise the
-days for which it stays active under fixed rules tell what every later day keeps, as long as nobody
-writes. The definition of an active commit is that of ``active_commits``.
+Rules have one default and days for single branches. If the latter are fixed, a commit is active
+from some default on. So one number for each commit shows the commits that every default keeps.
+Likewise the days for which a commit stays active under fixed rules show the active commits of every
+later day, if there are no new commits. ``active_commits`` defines an active commit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakegc_assets.retention.commits import Commit, dangling_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.union import Previous
 
-#: Days for what no default keeps, and for what stays active for ever: more than a rule can have.
+#: Days for a commit that no default keeps, or that stays active for ever: more than rules allow.
 NEVER: Final = 2**40
 FOREVER: Final = 2**40
 _NONE: Final[Mapping[str, int]] = MappingProxyType({})
@@ -33,17 +33,17 @@ def days_needed(
     now: datetime,
     least: Mapping[str, int] = _NONE,
 ) -> dict[str, int]:
-    """The least default retention, in days, under which each commit is active.
+    """Return the least default retention, in days, under which each commit is active.
 
     Args:
-        commits: id → commit. Must hold every HEAD and the whole main ancestry of each.
+        commits: id → commit. Must include every HEAD and the whole main ancestry of each.
         heads: branch → id of its HEAD.
         branches: branch → days, for the branches that have a rule of their own.
         now: the moment of the run, aware.
-        least: branch → days that it has at least, whatever its rule or the default is.
+        least: branch → its least days, regardless of its rule and of the default.
 
     Returns:
-        Of each commit: 0 where it is active under every default; ``NEVER`` where it is under none.
+        For each commit: 0 if it is active under every default; ``NEVER`` if under none.
 
     Raises:
         IntegrityError: a HEAD or a main parent is absent, or main parents form a circle.
@@ -68,15 +68,15 @@ def days_needed(
 
 
 def days_left(active: Mapping[str, Reason], now: datetime) -> dict[str, int]:
-    """For how many days from now on each active commit stays active, if nobody writes.
+    """Return the days from now for which each active commit stays active, without new commits.
 
     Args:
-        active: why each of them is, with the time at which that ends.
+        active: reason of each active commit, with its end.
         now: the moment of the run, aware.
 
     Returns:
-        Of each commit the number of whole days after which it is not active any more; ``FOREVER``
-        where no date ends it.
+        For each commit the whole days after which it is not active any more; ``FOREVER`` if no
+        date ends it.
     """
     return {
         commit_id: FOREVER
@@ -93,16 +93,16 @@ def days_of_previous(
     now: datetime,
     least: Mapping[str, int] = _NONE,
 ) -> dict[str, int]:
-    """The least default, in days, under which a new mark keeps what an earlier mark knew as active.
+    """Return the least default, in days, under which a new mark keeps a commit of an earlier mark.
 
-    It is to ``union.still_inside`` what ``days_needed`` is to ``active_commits``.
+    It corresponds to ``union.still_inside`` as ``days_needed`` does to ``active_commits``.
 
     Args:
-        previous: what the earlier mark knew.
+        previous: commits that the earlier mark knew.
         heads: branch → id of its HEAD.
         branches: branch → days, for the branches that have a rule of their own.
         now: the moment of the run, aware.
-        least: branch → days that it has at least, whatever its rule or the default is.
+        least: branch → its least days, regardless of its rule and of the default.
     """
     found: dict[str, int] = {}
     for commit_id, reasons in previous.reasons.items():
@@ -126,7 +126,7 @@ def _longer(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 
 
 def _days_to_reach(created: float, now: datetime) -> int:
-    """The least retention, in days, that holds what is counted from a time (epoch seconds)."""
+    """Return the least retention, in days, that holds a reason counted from an epoch second."""
     return max(0, math.floor(now.timestamp() - created) // SECONDS_A_DAY + 1)
 
 

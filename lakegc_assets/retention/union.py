@@ -1,8 +1,8 @@
-"""Unites several lists of active commits: a commit expires only if no list has it.
+"""Unites several lists of active commits: a commit expires only if it is in no list.
 
 The server's list can lack commits that are inside their retention, and our own computation cannot
-see commits that no branch log reaches. Each can err towards deletion alone; together they err only
-where both do.
+see commits that no branch log reaches. Each list alone can err towards deletion; together they err
+only if both do.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Previous(NamedTuple):
     """Commits that an earlier mark knew.
 
     Attributes:
-        reasons: all that are known why each of them was active, or kept what it has below a path.
-        marked_at: when it read the HEADs, aware.
+        reasons: all known reasons why each of them was active, or kept entries below a path.
+        marked_at: time at which the mark read the HEADs, aware.
     """
 
     reasons: Mapping[str, Sequence[Reason]]
@@ -32,13 +32,13 @@ class Previous(NamedTuple):
 
 @dataclass(frozen=True)
 class UnitedActiveCommits:
-    """The active commits of a mark, and what only one of its witnesses named.
+    """The active commits of a mark, and those that only one of its sources lists.
 
     Attributes:
-        active: id of each active commit → why.
-        only_server: named by the server's list alone.
+        active: reason of each active commit, by id.
+        only_server: only in the server's list.
         only_own: computed here, but not in the server's list.
-        only_previous: neither of both, but active in the previous mark and still inside.
+        only_previous: in neither of the two, but active in the previous mark and still inside.
     """
 
     active: dict[str, Reason]
@@ -54,13 +54,13 @@ def unite(
     later_heads: Mapping[str, str] | None = None,
     previous: Mapping[str, Reason] | None = None,
 ) -> UnitedActiveCommits:
-    """Return every commit that anyone calls active.
+    """Return every commit that at least one source lists as active.
 
     Args:
         server: ids of the server's list of active commits.
-        own: what ``active_commits`` found.
+        own: result of ``active_commits``.
         later_heads: branch → HEAD as read after the server made its list.
-        previous: what ``still_inside`` kept of the previous mark, each with its first reason.
+        previous: result of ``still_inside`` for the previous mark, each with its first reason.
     """
     listed = frozenset(server)
     head_reasons = {
@@ -69,7 +69,7 @@ def unite(
     computed = head_reasons | own.active
     kept = previous or {}
     from_server = {commit_id: Reason(None, "server") for commit_id in listed}
-    # Of two reasons the one that holds longer is shown; the next mark knows all (``remember``).
+    # The reason that holds longer is shown; the next mark receives all reasons (``remember``).
     longer = {
         c: kept[c] for c in kept.keys() & computed.keys() if _ends_before(computed[c], kept[c])
     }
@@ -90,22 +90,22 @@ def still_inside(
 ) -> dict[str, list[Reason]]:
     """Return the commits that were active in an earlier mark and still are inside retention.
 
-    This keeps what a reset, a commit with an old date or a walk that went wrong would drop at once.
-    The rules of today decide, so a rule that was made shorter takes effect. A commit whose branch
-    is gone follows the default retention like any dangling commit. Days are counted from
+    This keeps commits that a reset, a commit with an old date or a wrong walk would drop at once.
+    Today's rules decide, so a shortened rule takes effect. A commit whose branch is gone follows
+    the default retention like any dangling commit. Days are counted from
 
     * that mark, for the HEAD of a branch that still exists: it was the HEAD then;
     * the commit's own date, for the HEAD of a branch that is gone;
-    * what the reason says for all others. Reasons without such a date keep nothing.
+    * the date in the reason, for all others. A reason without such a date keeps no commit.
 
     Args:
-        previous: what each of some earlier marks knew.
+        previous: commits that earlier marks knew.
         heads: branch → HEAD of today.
         rules: the rules of today.
         now: the moment of the run, aware.
 
     Returns:
-        Of each commit the reasons that still hold, the one that holds longest first.
+        For each commit the reasons that still hold, the one that holds longest first.
     """
     kept: dict[str, list[Reason]] = {}
     known = ((one.marked_at, *pair) for one in previous for pair in one.reasons.items())
@@ -135,20 +135,19 @@ def remember(
     rules: Rules,
     now: datetime,
 ) -> dict[str, list[Reason]]:
-    """Return the reasons with a date that a mark must hand on beside the one that it records.
+    """Return the dated reasons that a mark must hand on in addition to the recorded reason.
 
-    A commit may be a HEAD or tagged today, or active since there are no rules; when that is over,
-    the date until which a branch holds it counts again. And which of two branches holds it longer
-    is known only to the rules of the day. So of each branch the latest date is handed on for as
-    long as its days last.
+    A commit may be a HEAD or tagged today, or active since there are no rules. When that ends, the
+    date until which a branch holds it counts again. Only the rules of that day decide which of two
+    branches holds it longer. So for each branch the latest date is handed on while its days last.
 
     Args:
-        previous: what each of some earlier marks knew.
+        previous: commits that earlier marks knew.
         found: commits that are active today by a date, each with its reason.
-        recorded: the reason that the mark records of each commit. HEADs are recorded of each
-            branch, so they are never among what is returned.
+        recorded: the reason that the mark records for each commit. HEADs are recorded for each
+            branch, so they are never in the result.
         heads: branch → HEAD of today.
-        rules: the rules under which what was known is handed on.
+        rules: the rules under which earlier reasons are handed on.
         now: the moment of the run, aware.
     """
     moved = [_without_heads(one, heads) for one in previous]
@@ -164,7 +163,7 @@ def remember(
 
 
 def _without_heads(previous: Previous, heads: Mapping[str, str]) -> Previous:
-    """Earlier reasons but for those of commits that are the HEAD of the same branch today."""
+    """Return earlier reasons without those of commits that still are HEAD of the same branch."""
     return previous._replace(
         reasons={
             commit_id: [
@@ -178,10 +177,10 @@ def _without_heads(previous: Previous, heads: Mapping[str, str]) -> Previous:
 def _latest(
     pairs: Iterable[tuple[str, Reason]], recorded: Mapping[str, Reason], named: AbstractSet[str]
 ) -> dict[str, list[Reason]]:
-    """The latest dated reason of each commit and branch, without those that are recorded."""
+    """Return the latest dated reason of each commit and branch, without recorded reasons."""
     latest: dict[tuple[str, str | None], tuple[datetime, Reason]] = {}
     for commit_id, reason in pairs:
-        # What is gone, and has no rule of its own, is like any dangling commit.
+        # A branch that is gone, and has no rule, counts like any dangling commit.
         branch = reason.branch if reason.branch in named else None
         dated = reason.counted_from
         if dated is None or _tells(recorded.get(commit_id), branch, dated):
@@ -198,13 +197,13 @@ def _latest(
 def _is_told_by_head(
     commit_id: str, reason: Reason, heads: Mapping[str, str], now: datetime
 ) -> bool:
-    """Return whether the HEAD of a branch holds its commit as long as another reason by it."""
+    """Return True if being the HEAD holds a commit as long as another reason by this branch."""
     is_head = heads.get(reason.branch or "") == commit_id
     return is_head and reason.counted_from is not None and reason.counted_from <= now
 
 
 def _tells(recorded: Reason | None, branch: str | None, dated: datetime) -> bool:
-    """Return whether a recorded reason holds a commit for a branch from a date on, or a later."""
+    """Return True if a recorded reason holds a commit for a branch from a date, or a later one."""
     if recorded is None or recorded.kind == "head" or recorded.counted_from is None:
         return False
     return recorded.branch == branch and recorded.counted_from >= dated
@@ -213,8 +212,8 @@ def _tells(recorded: Reason | None, branch: str | None, dated: datetime) -> bool
 def missing_heads(active: Collection[str], heads: Mapping[str, str]) -> dict[str, str]:
     """Return the branches, with their HEADs, whose HEAD is not among ``active``.
 
-    Anything but an empty answer means that ``active`` is partial and must not be used: for the
-    united set whatever HEADs are given, for the server's list those read before it was made.
+    If the result is not empty, ``active`` is incomplete and must not be used. This holds for the
+    united set with any HEADs, and for the server's list with HEADs that were read before it.
     """
     known = frozenset(active)
     return {branch: head for branch, head in sorted(heads.items()) if head not in known}

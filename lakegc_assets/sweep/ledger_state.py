@@ -1,6 +1,6 @@
-"""Progress of a sweep, by relations: its ledger beside the marked objects.
+"""Progress of a sweep: relations of its ledger and the marked objects.
 
-Rows stay in files; this process gets their names, and counts.
+Rows stay in files; this process receives only the names of files, and counts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TOTALS: Final = pa.schema(
 )
 _PUT_BACK: Final = pa.schema([("address", pa.string()), ("detail", pa.string())])
 _NOTHING: Final = CAME_BACK.empty_table()
-#: Files that one task puts together, tasks of one process, and work for a file, in seconds.
+#: Files that one task merges, tasks of one process, and seconds of one core for a file.
 _TOGETHER: Final = 500
 _TASKS: Final = 4
 _FILE_S: Final = 0.005
@@ -53,12 +53,12 @@ class Total(NamedTuple):
     """Objects of one outcome.
 
     Attributes:
-        outcome: of each of them.
-        kept: whether the store told under which id it kept them.
-        space: what became of it where they were deleted (``DataProtection.space_of``).
-        objects: how many.
-        bytes: of all of them.
-        first: when the first of them was recorded.
+        outcome: their outcome.
+        kept: True if the store returned the version under which it kept them.
+        space: state of their space, if they were deleted (``DataProtection.space_of``).
+        objects: number of objects.
+        bytes: bytes of all of them.
+        first: time of the first record.
     """
 
     outcome: str
@@ -70,29 +70,29 @@ class Total(NamedTuple):
 
 
 def totals_of(frames: Session, outcomes: DataFrame) -> list[Total]:
-    """Add up the outcomes that count, each address once."""
+    """Sum the outcomes that count, with each address once."""
     rows = frames.collect_rows(relations.totals(outcomes), _TOTALS, "add the outcomes up")
     return [Total(**row) for row in rows]
 
 
 @dataclass
 class LedgerState:
-    """The ledger of the sweep of a mark, and what the mark names.
+    """The ledger of the sweep of a mark, and the marked objects.
 
-    The small files of the ledger are put together in larger ones, each of them once. What was read
-    once counts, whatever a listing lacks later.
+    Small files of the ledger are merged into larger ones, each file once. A file that was read
+    counts even if a later listing lacks it.
 
     Attributes:
-        space: of the sweep that reads it: its folder has the sweep's short name.
-        marked: all that the mark names (``LISTING``).
-        outcomes: what was read so far (``SWEPT``).
+        space: workspace of the reading sweep; its folder has the sweep's short name.
+        marked: all objects of the mark (``LISTING``).
+        outcomes: the outcomes that were read so far (``SWEPT``).
     """
 
     space: Workspace
     marked: Dataset
 
     def __post_init__(self) -> None:
-        """Begin with all that is marked."""
+        """Begin with all marked objects."""
         self.outcomes = self._of_others = self.space.dataset((), SWEPT)
         self._known: set[str] = set()
         self._left, self._applied, self._compared = self.marked, 0, -1
@@ -123,7 +123,7 @@ class LedgerState:
         return self.space.dataset(chain(*found), SWEPT)
 
     def remaining(self, name: str) -> Dataset:
-        """The objects that are left to do (``LISTING``), in files below a name in the workspace.
+        """Return the objects without a final outcome (``LISTING``), in files below ``name``.
 
         Raises:
             IntegrityError: a file is damaged.
@@ -145,10 +145,10 @@ class LedgerState:
         return self.space.derive(name, LISTING, what, without, *both)
 
     def require_whole(self) -> None:
-        """Compare the outcomes with what was marked.
+        """Verify that the outcomes are of the marked objects.
 
         Raises:
-            IntegrityError: they are not of the same objects.
+            IntegrityError: the outcomes are of other objects.
         """
         self.read()
         if self._compared == len(self.outcomes.parts):
@@ -168,10 +168,10 @@ class LedgerState:
         self._compared = len(self.outcomes.parts)
 
     def write(self) -> list[Part]:
-        """The one outcome of each object that counts, as files of the asset.
+        """Write the outcome that counts of each object to files of the asset.
 
         Raises:
-            IntegrityError: they are not as many as were marked.
+            IntegrityError: their number is not the number of marked objects.
         """
         attempt = self.space.attempt
         with self.space.frames() as frames:
@@ -186,12 +186,12 @@ class LedgerState:
         return parts or [write_part(attempt.store(), folder, SWEPT.empty_table())]
 
     def totals(self) -> list[Total]:
-        """Totals of the outcomes so far."""
+        """Return totals of the outcomes so far."""
         self.read()
         return self._totals(self.outcomes)
 
     def totals_of_others(self) -> list[Total]:
-        """Totals of outcomes that others than this sweep have recorded, as read last."""
+        """Return totals of the outcomes that other sweeps recorded, as of the last read."""
         return self._totals(self._of_others)
 
     def _totals(self, recorded: Dataset) -> list[Total]:
@@ -201,31 +201,31 @@ class LedgerState:
             return totals_of(frames, relations.outcomes(frames.read(recorded)))
 
     def gone(self) -> int:
-        """The number of objects recorded as gone."""
+        """Count the objects recorded as gone."""
         return sum(total.objects for total in self.totals() if total.outcome in GONE)
 
     def totals_in(self, swept: Sequence[Part]) -> list[Total]:
-        """Totals of the outcomes in files of the asset."""
+        """Return totals of the outcomes in files of the asset."""
         with self.space.frames() as frames:
             return totals_of(frames, frames.read(self.space.dataset(swept, SWEPT)))
 
     def put_back(self, swept: Sequence[Part], most: int) -> list[dict[str, str]]:
-        """Address and detail of the first of what was put back, by files of the asset."""
+        """Return address and detail of the first objects that were put back, from asset files."""
         with self.space.frames() as frames:
             back = relations.put_back(frames.read(self.space.dataset(swept, SWEPT)), most)
             return frames.collect_rows(back, _PUT_BACK, "name what was put back")
 
-    # A few objects by their names
+    # A few objects by their addresses
 
     def marked_as(self, addresses: pa.ChunkedArray) -> pa.Table:
-        """Rows of the mark for a few objects (``LISTING``)."""
+        """Return the rows of a few objects in the mark (``LISTING``)."""
         with self.space.frames() as frames:
             some = frames.create(pa.table([addresses], schema=_ADDRESSES))
             found = chosen(frames.read(self.marked), some)
             return frames.collect(found, LISTING, "look marked objects up")
 
     def outcomes_of(self, addresses: pa.ChunkedArray) -> pa.Table:
-        """Outcomes of a few objects (``SWEPT``)."""
+        """Return the outcomes of a few objects (``SWEPT``)."""
         self.read()
         if not self.outcomes.rows:
             return SWEPT.empty_table()
@@ -235,10 +235,10 @@ class LedgerState:
             return frames.collect(found, SWEPT, "look outcomes up")
 
     def thought_gone(self, alive: Dataset, missing: pa.ChunkedArray) -> pa.Table:
-        """Live objects in the store that the ledger records as gone (``CAME_BACK``).
+        """Return live objects in the store that the ledger records as gone (``CAME_BACK``).
 
-        ``alive``: what a delta mark found (``CAME_BACK``). ``missing``: addresses of what the store
-        does not have.
+        ``alive``: live objects by a delta mark (``CAME_BACK``). ``missing``: addresses that the
+        store does not have.
         """
         if not alive.rows:
             return _NOTHING

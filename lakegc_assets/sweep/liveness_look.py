@@ -1,4 +1,4 @@
-"""The look at lakeFS and at the lease before each batch, and what follows from it."""
+"""The look at lakeFS and the lease before each batch, and the decision that follows."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from lakegc_assets.retention.retained import deciding
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.clocks import Moment
 
-#: No delete is sent later than this after the delta mark, in seconds.
+#: Seconds after the delta mark in which deletes may be sent.
 DELTA_LIFETIME: Final = 600.0
-#: The request of a batch ends within this time after HEADs and rules were read, in seconds.
+#: Seconds after HEADs and rules were read in which the request of a batch ends.
 CHECK_LIFETIME: Final = 60.0
-#: Of these, what reading them may take; the rest is for the request, with what it takes to renew
-#: credentials, and to connect.
+#: Seconds of CHECK_LIFETIME for the reads; the rest is for the request, including a renewal of
+#: credentials and a new connection.
 CHECK_TIME: Final = 15.0
 
 Verdict = Literal["send", "extend", "look again", "stale", "lost"]
 
 
 class Fingerprint(NamedTuple):
-    """Digests of the HEADs, rules and tags that a delta mark is about.
+    """Digests of the HEADs, rules and tags that a delta mark has read.
 
     Attributes:
-        heads: of all branch HEADs.
-        rules: of the retention rules and, where they protect, the tags.
+        heads: digest of all branch HEADs.
+        rules: digest of the retention rules and, if they protect, the tags.
     """
 
     heads: str
@@ -41,7 +41,7 @@ class Fingerprint(NamedTuple):
 def seen_now(
     client: LakeFSClient, repository: str, *, protect_tags: bool, retain: Retain = NO_RETAIN
 ) -> tuple[Mapping[str, str], Fingerprint]:
-    """HEAD of each branch now; and the fingerprint that these are part of."""
+    """Read the current HEAD of each branch, and the fingerprint that includes them."""
     heads = read_heads(client, repository)
     rules = client.gc_rules(repository)
     tags = read_tags(client, repository) if protect_tags or retain.reads_tags else {}
@@ -53,7 +53,7 @@ def seen_now(
 def fingerprint_of(
     heads: Mapping[str, str], rules: Rules | None, tags: Mapping[str, str]
 ) -> Fingerprint:
-    """The fingerprint of HEADs, rules and tags; of tags only where they protect."""
+    """Return the fingerprint of HEADs, rules and protecting tags."""
     return Fingerprint(
         _digest(sorted(heads.items())),
         _digest([rules.to_json() if rules else None, sorted(tags.items())]),
@@ -69,12 +69,12 @@ class Look:
     """The reads of a task before a batch.
 
     Attributes:
-        seen: HEADs, rules and tags.
+        seen: fingerprint of HEADs, rules and tags.
         heads: HEAD of each branch.
-        now: when the lease was read, or a little earlier.
-        lost: why the lease does not allow any more deletes; empty while it does.
-        held: whether an alarm holds all sweeps.
-        took: seconds.
+        now: time just before the lease was read.
+        lost: reason why the lease does not allow deletes any more; empty while it does.
+        held: True if an alarm holds all sweeps.
+        took: duration in seconds.
     """
 
     seen: Fingerprint
@@ -99,7 +99,7 @@ def judge(look: Look, delta: Fingerprint, taken: Moment) -> tuple[Verdict, str]:
 
 
 def _outdated(look: Look, delta: Fingerprint, taken: Moment) -> str:
-    """Why a delta mark is over; empty while it is not."""
+    """Return the reason why a delta mark is outdated; empty if it is not."""
     if taken.age(look.now) >= DELTA_LIFETIME - CHECK_LIFETIME:
         return "the delta mark is too old"
     if taken.stood_still(look.now):

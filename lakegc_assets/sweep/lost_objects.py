@@ -1,4 +1,4 @@
-"""Sources of marked objects that are to come back: kept versions, and copies in a backup."""
+"""Sources of marked objects that are to be restored: kept versions, and copies in a backup."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lakegc_assets.storage.values import Lost, ObjectInfo
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.ledger_state import LedgerState
 
-#: An object as it was marked; the id under which the store retains it; and the etag of its copy.
+#: A marked object; the version under which the store keeps it; the etag of its copy.
 LOST: Final = pa.schema(
     [
         ("address", pa.string()),
@@ -40,14 +40,14 @@ LOST: Final = pa.schema(
 def usable_copies(
     space: Workspace, chain: Mapping[str, Manifest]
 ) -> tuple[Backup | None, Dataset, str]:
-    """The backup of a mark, with its copies (``COPIES``); and why there is none if one should be.
+    """Return the backup of a mark with its copies (``COPIES``), and the reason if it is missing.
 
-    What is wrong with it is no error: the store may have kept the objects.
+    A damaged backup raises no error: the store may have kept the objects.
     """
     ctx, none = space.ctx, space.dataset((), COPIES)
     url = ctx.settings.backup_url
     try:
-        # What a prune has left is what somebody needs.
+        # If a prune has removed a part of the backup, the rest of it is still needed.
         backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run, removing=True)
         if backup is None:
             why = f"there is no finished backup of {ctx.run!r} below {url}"
@@ -59,7 +59,7 @@ def usable_copies(
 
 
 def other_backup(ctx: RunContext, attempt: AttemptArtifacts) -> str:
-    """A sentence where what was swept is in a backup at another place than is set; else empty."""
+    """Return a warning if the swept objects are in a backup at another URL than is set."""
     try:
         if not attempt.has(ledger.ASSET):
             return ""
@@ -80,11 +80,11 @@ def other_backup(ctx: RunContext, attempt: AttemptArtifacts) -> str:
 def find_lost(
     recorded: LedgerState, chain: Mapping[str, Manifest], addresses: pa.ChunkedArray
 ) -> tuple[pa.Table, CopyVerifier | None, str]:
-    """A few marked objects with all that is known for bringing them back.
+    """Return a few marked objects with all sources from which they can be restored.
 
     Returns:
-        Rows of ``LOST``; evidence of copies in the backup of the mark, if there is one; and why
-        there is none, where one was expected.
+        Rows of ``LOST``; evidence of the copies in the backup of the mark, if there is a backup;
+        and the reason if an expected backup is missing.
 
     Raises:
         LakegcError: the mark cannot be read.
@@ -94,7 +94,7 @@ def find_lost(
     try:
         swept = recorded.outcomes_of(addresses)
     except (LakegcError, pa.ArrowException, ValueError, OSError):
-        # It only says under which ids the store may have kept them: they are searched for.
+        # The ledger only names kept versions; without it they are searched in the store.
         swept = ledger.SWEPT.empty_table()
     marked = recorded.marked_as(addresses)
     with space.frames() as frames:
@@ -106,7 +106,7 @@ def find_lost(
 
 
 def as_lost(rows: pa.Table) -> list[Lost]:
-    """Rows of ``LOST`` as stores take them."""
+    """Convert rows of ``LOST`` to the form that stores accept."""
     columns = (rows[name].to_pylist() for name in ("size", "etag", "version"))
     return [Lost(*row) for row in zip(rows["address"].to_pylist(), *columns, strict=True)]
 
@@ -114,10 +114,10 @@ def as_lost(rows: pa.Table) -> list[Lost]:
 def foresee(
     store: ObjectStore, rows: pa.Table, addresses: Sequence[str], proof: CopyVerifier | None
 ) -> tuple[Mapping[str, ObjectInfo | None], list[Forecast]]:
-    """Look what is at some addresses, and find how what is gone of ``rows`` (``LOST``) would end.
+    """Look up addresses, and forecast the restore of the missing rows (``LOST``).
 
     Raises:
-        StorageError: the store does not say what is there.
+        StorageError: the store did not answer.
     """
     there = look_up(store, addresses)
     absent = pa.array([address for address, one in there.items() if one is None], pa.string())
@@ -126,7 +126,7 @@ def foresee(
 
 
 def copies_of(rows: pa.Table, proof: CopyVerifier | None) -> BackupCopies | None:
-    """The copies of rows of ``LOST``, with evidence of all copies in their backup."""
+    """Return the copies of rows of ``LOST``, with evidence of all copies in their backup."""
     if proof is None:
         return None
     known = rows.filter(pc.is_valid(rows["copy_etag"]))

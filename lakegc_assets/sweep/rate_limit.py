@@ -1,19 +1,19 @@
-"""The notes of the tasks of a sweep: their common rate limit, and which requests may be in flight.
+"""The notes of a sweep's tasks: their common rate limit, and requests that may be in flight.
 
 Tasks share nothing but notes: small objects below ``swept_set/tasks/<sweep>/<round>/``, which each
-lists before every batch.
+task lists before every batch.
 
-* ``<partition>.begun`` and ``.ended``: who deletes now. The limits are divided by their
-  number. A partition that has begun belongs to the attempt that began it: another attempt of the
-  same task, a retry or a speculative copy, leaves it alone, and the next round takes what is left.
-  The end of one that failed says why, since Spark tells only of the last attempt.
-* ``slow-<n>``: the store asked for less the n-th time; the note holds what share of the limits
-  remains. Tasks that meet one storm want to write the same number, and only one can, so that a
-  storm halves the rate once, however many tasks it hits.
+* ``<partition>.begun`` and ``.ended``: the tasks that delete now share the limits equally. A
+  partition belongs to the attempt that began it. Another attempt of the same task (a retry or a
+  speculative copy) does nothing, and the next round takes the remaining objects. The ``.ended``
+  note of a failed attempt holds the error, since Spark reports only the last attempt.
+* ``slow-<n>``: the store asked for a lower rate for the n-th time; the note holds the share of the
+  limits that remains. Tasks that are throttled at the same time want to write the same number, and
+  only one of them can. So the rate is halved once, not once for each task.
 * ``<partition>.unanswered``: a request had no answer, so the store may carry it out later.
-* ``stop``: a task met what no task can get past (access denied): all stop.
+* ``stop``: a task met an error that every task would meet (access denied): all tasks stop.
 
-After a time without such a note the rate rises again, a little with every success.
+After some time without a ``slow`` note the rate rises again, a little with every success.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
 _TASKS: Final = "swept_set/tasks/"
 _SLOW: Final = "slow-"
 _UNANSWERED: Final = ".unanswered"
-#: The share of the limits that is never gone below.
+#: Least share of the limits.
 LEAST: Final = 1 / 64
-#: Seconds of success after which the rate has risen from nothing to the limits.
+#: Seconds of success in which the rate rises from zero to the limits.
 _RECOVERY_S: Final = 600.0
-#: A batch is no larger than what may be deleted in so many seconds.
+#: Most seconds of deletes in one batch.
 _BATCH_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
@@ -65,29 +65,29 @@ class Limits:
 
 
 def round_folder(sweep: str, number: int) -> str:
-    """The folder of the notes of the tasks of one round, relative to the attempt."""
+    """Return the folder of the notes of the tasks of one round, relative to the attempt."""
     return f"{_TASKS}{sweep}/{number:04d}/"
 
 
 def share_after(artifacts: ObjectStore, folder: str, share: float) -> float:
-    """With which share of the limits the round after this one begins.
+    """Return the share of the limits with which the next round begins.
 
-    ``folder``: of the notes of the round that has ended; ``share``: with which that began.
+    ``folder``: folder of the notes of the round that has ended; ``share``: its share at its begin.
     """
     storms = [n for n in _names(artifacts, folder) if n.startswith(f"{folder}{_SLOW}")]
     return _share_in(artifacts, max(storms)) if storms else min(1.0, 2 * share)
 
 
 def in_flight(artifacts: ObjectStore, sweep: str) -> bool:
-    """Return whether a request may be in flight: unanswered, or of a task that has not ended."""
+    """Return True if a request may be in flight: unanswered, or of a task that has not ended."""
     notes = artifacts.infos_to_the_end(f"{_TASKS}{sweep}/")
     return bool(_unsettled({info.key for info in notes}))
 
 
 def killed_since(artifacts: ObjectStore) -> datetime | None:
-    """The start of the first deleting task that was killed or unanswered; None if all ended.
+    """Return the start of the first task that was killed or got no answer; None if all ended.
 
-    What such a task deleted last it may not have recorded: a later one finds it missing.
+    Such a task may not have recorded its last deletes: a later task finds these objects missing.
     """
     notes = {info.key: info.last_modified for info in artifacts.infos_to_the_end(_TASKS)}
     begun = (notes.get(f"{task}.begun") for task in _unsettled(notes))
@@ -95,7 +95,7 @@ def killed_since(artifacts: ObjectStore) -> datetime | None:
 
 
 def _unsettled(notes: Collection[str]) -> set[str]:
-    """The tasks that have begun and not ended, or of which a request had no answer."""
+    """Return the tasks that have begun and not ended, or that have an unanswered request."""
     begun = {name.removesuffix(".begun") for name in notes if name.endswith(".begun")}
     unanswered = {n.removesuffix(_UNANSWERED) for n in notes if n.endswith(_UNANSWERED)}
     return unanswered | {task for task in begun if f"{task}.ended" not in notes}
@@ -115,10 +115,10 @@ def _share_in(artifacts: ObjectStore, note: str) -> float:
 
 
 class RateLimiter:
-    """The notes and the pace of one attempt of a task.
+    """The notes and the rate of one attempt of a task.
 
-    ``folder``: of the notes of this round. ``limits``: of the whole job. ``share``: of these, to
-    begin with.
+    ``folder``: folder of the notes of this round. ``limits``: limits of the whole job. ``share``:
+    share of the limits at the begin.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class RateLimiter:
         self._mine = f"{folder}{partition:05d}"
         self._limits = limits
         self._clock, self._pause = clocks.elapsed, clocks.sleep
-        #: Tasks that share the limits, as the last look found them.
+        #: Tasks that share the limits, as of the last look.
         self.tasks = 1
         self._storms = 0
         self._share = share
@@ -143,7 +143,7 @@ class RateLimiter:
         self._failures = 0
 
     def begin(self) -> str:
-        """Take the partition; nothing, or why not, if another attempt of this task took it."""
+        """Take the partition; return the reason if another attempt of this task has taken it."""
         try:
             self._artifacts.create(f"{self._mine}.begun", secrets.token_hex(8).encode())
         except PreconditionFailedError:
@@ -157,11 +157,11 @@ class RateLimiter:
         return ""
 
     def end(self, failure: str = "") -> None:
-        """Leave the limits to the others, and say what went wrong to who tries again."""
+        """Give the limits to the other tasks, and record the error for the next attempt."""
         self._artifacts.put(f"{self._mine}.ended", failure.encode())
 
     def look(self) -> str:
-        """Read the others' notes; why all must stop, or nothing."""
+        """Read the notes of the other tasks; return the reason if all must stop, else nothing."""
         names = _names(self._artifacts, self._folder)
         if f"{self._folder}stop" in names:
             return self._artifacts.get(f"{self._folder}stop").decode()
@@ -176,11 +176,11 @@ class RateLimiter:
 
     @property
     def share(self) -> float:
-        """The share of the limits that the store bears now, by all that is known here."""
+        """The share of the limits that the store can take now, as far as this task knows."""
         return self._share
 
     def most(self, batch: int) -> int:
-        """The number of keys to delete next: a batch, or as many as take a few seconds."""
+        """Return the number of keys to delete next: at most a batch, or some seconds of deletes."""
         return max(1, min(batch, int(self._rate(self._limits.keys) * _BATCH_S)))
 
     def wait(self) -> None:
@@ -190,21 +190,21 @@ class RateLimiter:
             self._pause(pause)
 
     def sent(self, keys: int) -> None:
-        """Count a request with so many keys."""
+        """Count a request with a number of keys."""
         cost = max(keys / self._rate(self._limits.keys), 1 / self._rate(self._limits.requests))
         self._free = max(self._free, self._clock()) + cost
 
     def succeeded(self) -> None:
-        """The store took a request: the rate rises a little."""
+        """Count a successful request: the rate rises a little."""
         now = self._clock()
         self._share = min(1.0, self._share + (now - self._succeeded) / _RECOVERY_S)
         self._succeeded = now
         self._failures = 0
 
     def failed(self, code: str, *, slow: bool) -> None:
-        """The store did not take a request: the next one waits, longer each time.
+        """Count a failed request: the next request waits, longer each time.
 
-        ``slow``: it asks for less, so that the rate of the whole job is halved.
+        ``slow``: the store asks for a lower rate, so that the rate of the whole job is halved.
         """
         pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**self._failures)
         self._failures += 1
@@ -216,17 +216,17 @@ class RateLimiter:
             key = f"{self._folder}{_SLOW}{self._storms + 1:06d}"
             self._artifacts.put_if_absent(key, json.dumps(note).encode())
         except (PreconditionFailedError, StoreUnavailableError):
-            # Another has noted it; or this one has, maybe, and what else meets the storm will.
+            # Another task has written the note, or this task has; if not, the next failure will.
             return
 
     def unanswered(self) -> None:
-        """Tell the sweep that the store may yet carry out a request."""
-        # What is locked there is there already.
+        """Record that the store may carry out a request later."""
+        # A store that locks the note has it already.
         with suppress(ObjectLockedError):
             self._artifacts.put(f"{self._mine}{_UNANSWERED}", b"")
 
     def stop(self, why: str) -> None:
-        """Let all tasks of this sweep stop before their next batch."""
+        """Make all tasks of this sweep stop before their next batch."""
         with suppress(ObjectLockedError):
             self._artifacts.put(f"{self._folder}stop", why.encode())
 
@@ -235,17 +235,17 @@ class RateLimiter:
 
 
 def settle(artifacts: ObjectStore, sweep: str, clocks: Clocks = SYSTEM_CLOCKS) -> None:
-    """Wait, if need be, as long as a request that was allowed before now may take.
+    """Wait, if necessary, for the longest time that a request that was allowed before may take.
 
-    To be called when no task may send another batch. Where the store keeps deadlines, nothing is
-    carried out afterwards; where it keeps none, only what the network held back for longer.
+    Call this when no task may send another batch. If the store keeps deadlines, no request is
+    carried out afterwards; else only a request that the network delayed for longer.
     """
     begun = clocks.elapsed()
     try:
         if not in_flight(artifacts, sweep):
             return
     except LakegcError:
-        # Who cannot be asked may have something under way.
+        # If the notes cannot be read, a request may be in flight.
         pass
     while (left := CHECK_LIFETIME - (clocks.elapsed() - begun)) > 0:
         clocks.sleep(left)

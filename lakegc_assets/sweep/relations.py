@@ -1,8 +1,7 @@
-"""Marked DF - ledger: what a sweep has left to do, and what it did.
+"""Marked DF - ledger: the remaining objects of a sweep, and its outcomes.
 
-Marked DF is what a mark names (``LISTING``), each address once. The ledger is what tasks have
-recorded (``SWEPT``), where an address may stand more than once. Addresses are compared letter by
-letter.
+Marked DF is the marked objects (``LISTING``), each address once. The ledger is the records of tasks
+(``SWEPT``), in which an address may occur more than once. Addresses are compared byte by byte.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from lakegc_assets.sweep.ledger import DONE, GONE, PUT_BACK
 
 @relation
 def remaining(marked: DataFrame, ledger: DataFrame) -> DataFrame:
-    """Marked DF - ledger: the objects without a final outcome, in the order of their addresses."""
+    """Marked DF - ledger: the objects without a final outcome, ordered by address."""
     done = ledger.where(F.col("outcome").isin(*DONE))
     return without(marked, done)
 
 
 @relation
 def referenced(references: DataFrame) -> DataFrame:
-    """Objects that other repositories name (``REFERENCES``): address and why."""
+    """Objects that other repositories name (``REFERENCES``): address and the reason to spare it."""
     where = F.when(F.col("held") == COMMITTED, F.lit("a commit")).otherwise(
         F.lit("what it has staged")
     )
@@ -39,10 +38,10 @@ def referenced(references: DataFrame) -> DataFrame:
 
 @relation
 def outcomes(ledger: DataFrame) -> DataFrame:
-    """The ledger with the outcome that counts of each address, in the order of the addresses.
+    """The outcome that counts of each address of the ledger, ordered by address.
 
-    What is back before what was deleted, that before all that was done, and that before what
-    failed; and then what came last.
+    Put back counts before deleted, deleted before the other final outcomes, and these before a
+    failure; among equal outcomes the last counts.
     """
     outcome = F.col("outcome")
     rank = (
@@ -56,11 +55,11 @@ def outcomes(ledger: DataFrame) -> DataFrame:
 
 @relation
 def compared(ledger: DataFrame, marked: DataFrame) -> DataFrame:
-    """Marked objects beside recorded outcomes: each must have one, and no other object any.
+    """Compare marked objects with recorded outcomes: each must have one, and no other object any.
 
     Returns:
-        One row: how many addresses have outcomes, how many of these are ``strangers`` that were not
-        marked, and how many marked ones are ``untold``.
+        One row: the number of addresses with outcomes, the number of these that were not marked
+        (``strangers``), and the number of marked addresses without an outcome (``untold``).
     """
     told = ledger.select("address", F.lit(True).alias("told")).distinct()
     both = told.join(marked.select("address", F.lit(True).alias("marked")), "address", "full_outer")
@@ -77,14 +76,14 @@ def compared(ledger: DataFrame, marked: DataFrame) -> DataFrame:
 
 @relation
 def totals(outcomes: DataFrame) -> DataFrame:
-    """Objects and bytes by outcome, and by what the store holds of them.
+    """Objects and bytes by outcome, and by the state of deleted objects in the store.
 
     Args:
-        outcomes: the one that counts of each address.
+        outcomes: the outcome that counts of each address.
 
     Returns:
-        outcome, whether the store reported an id of what it ``kept``, what became of the ``space``
-        of what was deleted, objects, bytes, and when the ``first`` of them was recorded.
+        outcome, ``kept``: true if the store returned the version that it kept, ``space``: state of
+        the space of deleted objects, objects, bytes, and ``first``: time of the first record.
     """
     deleted = F.col("outcome") == "deleted"
     parts = outcomes.withColumn("kept", F.col("version").isNotNull()).withColumn(
@@ -99,7 +98,7 @@ def totals(outcomes: DataFrame) -> DataFrame:
 
 @relation
 def put_back(outcomes: DataFrame, most: int) -> DataFrame:
-    """The first of what was put back: address and detail, so many of them at most."""
+    """The first objects that were put back: address and detail, at most ``most`` rows."""
     back = outcomes.where(F.col("outcome") == PUT_BACK)
     return back.select("address", "detail").orderBy("address").limit(most)
 
@@ -108,12 +107,12 @@ def put_back(outcomes: DataFrame, most: int) -> DataFrame:
 def thought_gone(outcomes: DataFrame, alive: DataFrame, missing: DataFrame) -> DataFrame:
     """Objects that the ledger records as gone although they are alive and in the store.
 
-    A sweep that was killed put it back and did not record it, or somebody else brought it.
+    A sweep was killed after it had put them back, or another process has restored them.
 
     Args:
-        outcomes: the one that counts of each address.
-        alive: address, size, why and certain, as ``came_back`` gives it.
-        missing: addresses of what the store does not have.
+        outcomes: the outcome that counts of each address.
+        alive: address, size, why and certain, as ``came_back`` returns it.
+        missing: addresses that the store does not have.
     """
     gone = outcomes.where(F.col("outcome").isin(*GONE))
     there = alive.where("certain").join(missing.select("address"), "address", "left_anti")
@@ -122,12 +121,12 @@ def thought_gone(outcomes: DataFrame, alive: DataFrame, missing: DataFrame) -> D
 
 @relation
 def not_backed_up(marked: DataFrame, held: DataFrame, told: DataFrame) -> DataFrame:
-    """Marked DF - what its backup holds as it was copied: address, size and why.
+    """Marked DF - verified copies in its backup: address, size and why.
 
     Args:
-        marked: what the mark names.
+        marked: the marked objects.
         held: address, size and etag of the copies that are there now.
-        told: address, outcome and error_code of what was to be copied, each once.
+        told: address, outcome and error_code of the objects that were to be copied, each once.
     """
     lacking = marked.select("address", "size", "etag").join(
         held, ["address", "size", "etag"], "left_anti"

@@ -1,4 +1,4 @@
-"""The rounds of a sweep: each takes a delta mark, and deletes what it leaves while it holds."""
+"""The rounds of a sweep: each takes a delta mark, and deletes the remaining candidates."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from lakegc_assets.sweep.task_orders import (
 )
 from lakegc_assets.wording import counted
 
-#: How many rounds in a row may do nothing before the sweep gives up, to be run again later.
+#: Consecutive rounds without progress after which the sweep gives up, to be run again later.
 IDLE_ROUNDS: Final = 20
-#: A delta mark older than this when the invariants have been evaluated is taken again, in seconds.
+#: Age in seconds after which a delta mark is taken again, once the invariants are evaluated.
 _FRESH: Final = 120.0
-#: Objects that are deleted in a second by one core, which mostly waits for the store.
+#: Objects that one core deletes in a second; it mostly waits for the store.
 _RATE: Final = 10_000.0
-#: A task has so many batches at least, where there are several: some seconds of work, of which the
-#: comparison of the first one is the only one that is waited for, and one listing.
+#: Least batches of a task, if there are several tasks: some seconds of work with one listing, in
+#: which the task only waits for the comparison of its first batch.
 BATCHES_PER_TASK: Final = 4
 #: Tasks that run on this machine at a time.
 _THREADS: Final = 8
@@ -67,11 +67,11 @@ class StoreCapabilities:
     """Capabilities of the store for deletes, as probed.
 
     Attributes:
-        condition: which deletes are conditional.
-        deadlines: whether it refuses deletes that come late.
-        trash: key prefix below which it moves what is deleted, if it can.
-        protection: what it holds of what is deleted, by its settings.
-        warnings: what its rules remove by themselves and should not, in sentences.
+        condition: the deletes that can be conditional.
+        deadlines: True if the store refuses late deletes.
+        trash: key prefix below which the store moves deleted objects, if it can.
+        protection: data protection of deleted objects, by the settings of the store.
+        warnings: objects that its life-cycle rules remove and should not, in sentences.
     """
 
     condition: Condition
@@ -98,10 +98,10 @@ class Rounds:
         return self.recorded.ctx
 
     def run(self) -> int:
-        """Delete until every candidate has its outcome; the number of rounds that it took.
+        """Delete until every candidate has an outcome; return the number of rounds.
 
         Raises:
-            RefusedError: a check fails, the lease is lost, or no round gets anything done.
+            RefusedError: a check fails, the lease is lost, or rounds make no progress.
             StorageError: the store refused deletes; what was done is in the ledger.
         """
         number, idle, fewest, why = 0, 0, -1, ""
@@ -110,7 +110,7 @@ class Rounds:
             left = remaining.rows
             if left == 0:
                 return number
-            # What tasks did that died is in the ledger only, so that is what counts.
+            # A task that died left its work only in the ledger, so the ledger decides.
             idle = idle + 1 if left == fewest else 0
             if idle == IDLE_ROUNDS:
                 raise RefusedError(
@@ -123,11 +123,11 @@ class Rounds:
             why = "; ".join(f"{name}: {text}" for name, text in ended_early.items())
 
     def run_round(self, number: int, remaining: Dataset) -> Mapping[str, str]:
-        """Delete what a delta mark leaves; what tasks said that ended early."""
-        # From now on suspensions are noticed.
+        """Delete the objects that a delta mark leaves; return reasons of tasks that ended early."""
+        # Suspensions from now on are noticed.
         self.ctx.clocks.resumed()
         self.lease.begin_round(number)
-        # A sweep that has lost its lease looks at what it did, too, and may have found a loss.
+        # A sweep that lost its lease checks its deletes as well, and may have written a hold.
         require_no_hold(self.ctx, self.recorded.space.connections.store())
         delta = self.deltas.take(remaining, _name(number))
         self.record_spared(f"{self.lease.sweep}-{number:04d}-spared", delta)
@@ -143,7 +143,7 @@ class Rounds:
         return self._delete(number, delta, survivors)
 
     def record_spared(self, name: str, delta: DeltaMark) -> None:
-        """Record what is spared, with the reasons."""
+        """Record the spared objects with the reasons."""
         space = self.recorded.space
         for number, rows in enumerate(space.tables(delta.spared)):
             ledger.record_spared(
@@ -154,7 +154,7 @@ class Rounds:
         self.lease.require()
         orders = self._orders(number, delta)
         portions = self._portions(survivors)
-        # The last thing before tasks begin, which notice for themselves.
+        # Check for a suspension last: tasks watch for suspensions once they run.
         if self.ctx.clocks.resumed() >= delta.taken.elapsed:
             return {STALE: SUSPENDED}
         told = {one.outcome: one for one in delete(self.ctx, orders, portions)}
@@ -172,7 +172,7 @@ class Rounds:
         settings, connections = self.ctx.settings, self.recorded.space.connections
         store = connections.store()
         return Orders(
-            # What a task has seen is soon too old to delete by.
+            # The reads of a task soon get too old, so its clients must not wait for retries.
             connections=connections.without_waiting(),
             repository=self.ctx.repository,
             artifacts_url=self.recorded.space.attempt.url,
@@ -186,7 +186,7 @@ class Rounds:
             limits=Limits(settings.sweep_keys_per_second, settings.sweep_requests_per_second),
             share=self._share,
             known=delta.known() if delta.known else None,
-            # A process that is suspended within a batch of files is to end there.
+            # If a process is suspended within a batch of files, the batch must end there.
             expires_s=CHECK_LIFETIME if self.means.deadlines or store.watches_deadlines else None,
             trash=self.means.trash,
             protection=self.means.protection,
@@ -196,11 +196,11 @@ class Rounds:
         )
 
     def _portions(self, survivors: Dataset) -> list[Portion]:
-        """The survivors for tasks, each with those of one stretch of addresses."""
+        """Split the survivors for tasks, by consecutive addresses."""
         most, batch = self.ctx.settings.sweep_num_partitions, self.ctx.settings.sweep_batch
         batches = -(-survivors.rows // batch)
         tasks = max(1, min(most, batches // BATCHES_PER_TASK))
-        # No batch but the last one is smaller than it may be.
+        # Only the last batch is smaller than the limit.
         pieces = stretches(survivors.parts, -(-batches // tasks) * batch)
         return [Portion(task, piece) for task, piece in enumerate(pieces)]
 
@@ -216,14 +216,14 @@ class Rounds:
 
 
 def _name(number: int) -> str:
-    """The folder of a round, in that of its sweep: no other sweep changes its files."""
+    """Return the folder of a round, below that of its sweep, in which no other sweep writes."""
     return f"delta-{number:04d}"
 
 
 def delete(ctx: RunContext, orders: Orders, portions: list[Portion]) -> list[TaskResult]:
-    """Delete objects in tasks, a portion in each; the sums of their results by outcome."""
+    """Delete objects in tasks, one portion each; return the sums of their results by outcome."""
     seconds = sum(portion.rows for portion in portions) / _RATE
     task = partial(delete_portion, orders)
-    # Half of the work is to read the pages of listings, which one interpreter lock would hold up.
+    # Half of the work is to parse pages of listings, for which one interpreter lock is too slow.
     told = ctx.tasks.run("delete", task, portions, seconds, _THREADS, in_processes=True)
     return summed(one for task in told for one in task)

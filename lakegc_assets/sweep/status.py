@@ -1,9 +1,9 @@
-"""The status of the sweep of a mark, for people and for whoever sweeps it next.
+"""The status of the sweep of a mark, for people and for the next sweep of it.
 
-What an ended sweep deleted, what was checked and what comes next; its tries; and what was restored.
+It has the deletes of a sweep that ended, the checks and the next step; its tries; and restores.
 ``sweep_tries/<time>-<random>.json`` of the attempt is written before a try, and again at its end. A
-try without an end runs still, or was killed. Nothing is decided by it, nor by what was restored:
-what was deleted is in the ledger.
+try without an end is still running, or was killed. No decision depends on tries or restores: the
+ledger records the deletes.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from lakegc_assets.sweep.ledger import ASSET, GONE
 from lakegc_assets.sweep.rate_limit import killed_since
 from lakegc_assets.wording import counted
 
-#: Fact of a sweep that names its owner, as its lease did.
+#: Fact of a sweep with its owner, as in its lease.
 OWNER: Final = "owner"
 _MADE: Final = "was made: nothing that is needed is gone"
 _NOT_MADE: Final = "was not made"
-#: Where tries are, below the attempt.
+#: Folder of tries, below the attempt.
 FOLDER: Final = "sweep_tries/"
 _THREADS: Final = 8
-#: By how much the clocks of the machines that swept and restored may differ.
+#: Most difference between the clocks of the machines that swept and restored.
 _SKEW: Final = timedelta(minutes=5)
 
 
 class Ending:
-    """The end of one sweep, however it comes.
+    """The end of one sweep, successful or not.
 
     Attributes:
-        looked: what became of the look at what was deleted, as the end of a sentence.
+        looked: result of the look at the deleted objects, as the end of a sentence.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Ending:
         deleted: Callable[[], int],
         look: Callable[[], None],
     ) -> None:
-        """Nothing was deleted yet."""
+        """Begin without any deletes."""
         self._ctx = ctx
         self._attempt = attempt
         self._deleted = deleted
@@ -68,10 +68,10 @@ class Ending:
         self.looked = _NOT_MADE
 
     def look(self) -> None:
-        """Look at what was deleted, and know what became of that.
+        """Look at the deleted objects, and remember the result.
 
         Raises:
-            Exception: that of the look.
+            Exception: the error of the look.
         """
         try:
             self._look()
@@ -90,10 +90,10 @@ class Ending:
         self.looked = _MADE
 
     def look_if_possible(self) -> None:
-        """As ``look``; an error that prevents it is logged only, since another one ended the sweep.
+        """Look as ``look`` does, but only log an error of the look: another error ended the sweep.
 
         Raises:
-            AlarmError: something is needed that is gone.
+            AlarmError: a needed object is gone.
         """
         try:
             self.look()
@@ -104,11 +104,11 @@ class Ending:
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Add to an error that ends the sweep early how far it came, and the command that goes on.
+        """Add the progress, and the command to continue, to an error that ends the sweep early.
 
         Raises:
-            LakegcError: of the kind of what ended it, with more words and figures.
-            Exception: what else ended it; the words are in the log.
+            LakegcError: an error of the same class, with more text and figures.
+            Exception: any other error, unchanged; the text is in the log.
         """
         try:
             yield
@@ -119,9 +119,9 @@ class Ending:
             raise
 
     def _more(self, error: LakegcError) -> LakegcError:
-        """The error of the same kind, with how far the sweep came and how to go on."""
+        """Return an error of the same class, with the progress and the command to continue."""
         more = copy(error)
-        # Lines behind the first one say the rest, as of an alarm what to do.
+        # The lines after the first one say the rest, for example the steps after an alarm.
         first, *lines = str(error).split("\n")
         on_hold = isinstance(error, AlarmError | HoldError)
         told = f"{first.rstrip('.')}. {self._how_far(goes_on=not on_hold)}"
@@ -156,10 +156,10 @@ def how_far(
     *,
     goes_on: bool = True,
 ) -> str:
-    """The progress of a sweep that ended early, and how to go on, in sentences.
+    """Describe the progress of a sweep that ended early, and the next step, in sentences.
 
-    ``looked``: what became of the look at what was deleted, as the end of a sentence. ``goes_on``:
-    the sweep can be run again now.
+    ``looked``: result of the look at the deleted objects, as the end of a sentence. ``goes_on``:
+    True if the sweep can be run again now.
 
     Raises:
         LakegcError: the ledger cannot be read.
@@ -177,7 +177,7 @@ def how_far(
 
 
 def finished(attempt: AttemptArtifacts) -> str:
-    """The run that finished the sweep of a mark, and when, as a sentence without full stop."""
+    """Describe the run that finished the sweep of a mark, as a sentence without full stop."""
     swept = attempt.recorded(ASSET)
     owner = swept.facts.get(OWNER)
     when = f"{swept.finished:%Y-%m-%d %H:%M:%S} UTC"
@@ -185,12 +185,12 @@ def finished(attempt: AttemptArtifacts) -> str:
 
 
 def command(ctx: RunContext) -> str:
-    """The command that goes on with a sweep that ended early, under the same settings."""
+    """Return the command that continues a sweep that ended early, with the same settings."""
     return command_line("sweep", ctx.repository, "--run", ctx.run, settings=ctx.given_settings)
 
 
 def deleted_so_far(attempt: AttemptArtifacts) -> int:
-    """The number of objects that the sweep of a mark has deleted, as recorded.
+    """Count the objects that the sweep of a mark has deleted, as recorded.
 
     Raises:
         LakegcError: the ledger cannot be read.
@@ -204,10 +204,10 @@ class SweepTry(JsonRecord, damaged="nothing is known of that try"):
     """One try of a sweep.
 
     Attributes:
-        begun: when it began, by the clock of its machine.
-        command: goes on with it, under the same settings.
-        ended: when it ended; None while it runs, and where it was killed.
-        error: what ended it; empty where nothing did.
+        begun: time of its begin, by the clock of its machine.
+        command: command that continues it, with the same settings.
+        ended: time of its end; None while it runs, and if it was killed.
+        error: error that ended it; empty if there was none.
     """
 
     begun: Moment
@@ -218,10 +218,10 @@ class SweepTry(JsonRecord, damaged="nothing is known of that try"):
 
 @contextmanager
 def recorded_try(ctx: RunContext) -> Iterator[None]:
-    """Record that a sweep is tried, and how that ends; a record that fails keeps no sweep back.
+    """Record a try of a sweep and its end; an error of the record does not stop the sweep.
 
     Raises:
-        BaseException: what ended the try.
+        BaseException: the error that ended the try.
     """
     begun = SweepTry(ctx.clocks.now(), command(ctx))
     key = f"{FOLDER}{begun.begun:%Y%m%dT%H%M%S%f}Z-{secrets.token_hex(4)}.json"
@@ -237,7 +237,7 @@ def recorded_try(ctx: RunContext) -> Iterator[None]:
 
 
 def last_try(attempt: AttemptArtifacts) -> SweepTry | None:
-    """The try that began last; None where none is known.
+    """Return the try that began last; None if there is none, or if its record is damaged.
 
     Raises:
         StorageError: the store of the artifacts did not answer.
@@ -259,11 +259,11 @@ def _write(ctx: RunContext, key: str, one: SweepTry) -> None:
 
 
 def _said(ended: BaseException) -> str:
-    """The error that ended an attempt, without its progress, which is in the ledger."""
+    """Return the error that ended a try, without the progress, which is in the ledger."""
     if isinstance(ended, LakegcError):
         cause = ended.__cause__
         said = cause if isinstance(cause, type(ended)) else ended
-        # Lines behind the first one say what to do, as of an alarm.
+        # The lines after the first one say what to do, for example after an alarm.
         return str(said).partition("\n")[0]
     if isinstance(ended, Exception):
         return f"{type(ended).__name__}: {ended}"
@@ -274,11 +274,11 @@ class Restored(NamedTuple):
     """Objects that are back.
 
     Attributes:
-        objects: that the sweep deleted or found missing, and a restore brought back since.
-        size: of these, in bytes.
-        deleted: objects that the sweep deleted, and those that it found missing and are back: a
-            try that was killed had deleted them, or the sweep of another mark.
-        at: when the last of them came back, UTC.
+        objects: objects that the sweep deleted or found missing, and a restore has restored since.
+        size: their bytes.
+        deleted: objects that the sweep deleted, and objects that it found missing and that are
+            back: a killed try, or the sweep of another mark, had deleted them.
+        at: time of the last restore, UTC.
     """
 
     objects: int
@@ -288,21 +288,21 @@ class Restored(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Return whether all objects are back."""
+        """Return True if all objects are back."""
         return self.objects == self.deleted
 
     def __str__(self) -> str:
-        """In words: restored 94 of 94 on a day."""
+        """Describe it in words: restored 94 of 94 on a day."""
         on = f"{self.at:%Y-%m-%d %H:%M} UTC"
         return f"restored {self.objects:,} of {self.deleted:,} on {on}"
 
 
 class Restoring(NamedTuple):
-    """A run through which something was restored.
+    """A run through which objects were restored.
 
     Attributes:
-        attempt: the present one.
-        seen: since when the store was listed for its mark, UTC; None where nobody can tell.
+        attempt: its current attempt.
+        seen: time at which the listing of its mark began, UTC; None if it is unknown.
     """
 
     attempt: AttemptArtifacts
@@ -312,10 +312,10 @@ class Restoring(NamedTuple):
 def restored(
     attempt: AttemptArtifacts, others: Sequence[Restoring] | None = None
 ) -> Restored | None:
-    """The outcomes of restores of what a run deleted, finished or not; None without any.
+    """Return the restores of objects that a sweep deleted, finished or not; None if there are none.
 
-    Another mark may name the same objects, and bring them back: ``others`` are all runs of the
-    repository that restored something, as ``with_restores`` finds them; None to look for them.
+    Another mark may name the same objects, and restore them: ``others`` are all runs of the
+    repository with restores, as ``with_restores`` returns them; None to search for them.
 
     Raises:
         IntegrityError: the ledger of the sweep is damaged.
@@ -324,8 +324,8 @@ def restored(
     if others is None:
         others = with_restores([attempt, *_other_attempts(attempt)])
     own = [one.attempt for one in others if one.attempt.url == attempt.url]
-    # Through this mark it came back after the sweep, whatever the clocks say; through another one
-    # it may have come back, and gone again.
+    # A restore through this mark is later than its sweep, even if the clocks differ. An object
+    # that was restored through another mark may have been deleted again.
     rows = [*_brought_back(own, _SKEW), *_brought_back(_naming(attempt, others), timedelta())]
     if not any(one.num_rows for one in rows):
         return None
@@ -334,7 +334,7 @@ def restored(
     gone = swept.filter(pc.is_in(swept["outcome"], pa.array(GONE)))
     gone = gone.select(["address", "size", "at", "outcome"])
     both = gone.join(back, "address", join_type="inner")
-    # What was deleted again after it had been restored is not back.
+    # An object that was deleted again after its restore is not back.
     came = both.filter(pc.greater(both["until_max"], both["at"]))
     if not came.num_rows:
         return None
@@ -345,7 +345,7 @@ def restored(
 
 
 def _brought_back(attempts: Sequence[AttemptArtifacts], skew: timedelta) -> Iterator[pa.Table]:
-    """The objects that each restore of some runs brought back: address, at, and until, later."""
+    """Yield the objects that each restore of some runs restored: address, at, and until, later."""
     for one in attempts:
         for restore_id in restores(one):
             rows = recorded(one, restore_id)
@@ -354,10 +354,10 @@ def _brought_back(attempts: Sequence[AttemptArtifacts], skew: timedelta) -> Iter
 
 
 def _naming(attempt: AttemptArtifacts, others: Sequence[Restoring]) -> list[AttemptArtifacts]:
-    """Those of the other runs whose marks may name what the sweep of a run deleted.
+    """Return the other runs whose marks may name objects that the sweep of a run deleted.
 
-    A mark names what was in the store when it was listed. So one restore does not make everybody
-    read the outcomes of all sweeps that ended before that.
+    A mark names objects that were in the store when it was listed. So after one restore only the
+    outcomes of sweeps that ended after that listing are read.
     """
     others = [one for one in others if one.attempt.url != attempt.url]
     if not others or (swept := attempt.recorded_if_finished(ASSET)) is None:
@@ -367,7 +367,7 @@ def _naming(attempt: AttemptArtifacts, others: Sequence[Restoring]) -> list[Atte
 
 
 def with_restores(attempts: Sequence[AttemptArtifacts]) -> list[Restoring]:
-    """Those of some runs through which something was restored.
+    """Return the runs through which objects were restored.
 
     Raises:
         StorageError: the store of the artifacts did not answer.
@@ -385,7 +385,7 @@ def _seen(attempt: AttemptArtifacts) -> datetime | None:
 
 
 def _other_attempts(attempt: AttemptArtifacts) -> list[AttemptArtifacts]:
-    """The other runs of a repository; those that are damaged are left out."""
+    """Return the other runs of a repository, without damaged ones."""
 
     def read(run: str) -> AttemptArtifacts | None:
         with suppress(IntegrityError, RefusedError):
@@ -398,11 +398,11 @@ def _other_attempts(attempt: AttemptArtifacts) -> list[AttemptArtifacts]:
 
 
 def unswept_mark(ctx: RunContext) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:
-    """The frozen mark of a run and its manifests, with its summary in the namespace compared.
+    """Return the frozen mark of a run with its manifests; verify its summary in the namespace.
 
     Raises:
         RefusedError: the mark is unknown, failed, not published or swept already.
-        IntegrityError: it is not what its manifests, or its summary, say.
+        IntegrityError: the mark differs from its manifests or from its summary.
     """
     attempt, chain = published_mark(ctx)
     require_unswept(attempt)
@@ -410,10 +410,10 @@ def unswept_mark(ctx: RunContext) -> tuple[AttemptArtifacts, Mapping[str, Manife
 
 
 def require_unswept(attempt: AttemptArtifacts) -> None:
-    """Refuse a mark that was swept to the end, whatever of it was restored since.
+    """Refuse a mark whose sweep has finished, even if some of its objects were restored since.
 
     Raises:
-        RefusedError: it was; when, by whom, and what was restored.
+        RefusedError: it was swept; the message has the time, the owner, and the restores.
     """
     if not attempt.has(ASSET):
         return

@@ -1,10 +1,10 @@
-"""Compares marked objects with what the store has now, just before they are deleted.
+"""Compares marked objects with the store, just before they are deleted.
 
-Also where deletes are conditional: the same content written again has the same etag.
+This is also needed for conditional deletes: the same content written again has the same etag.
 
-The next objects of a stretch are compared while those before them are deleted: by one thread, one
-batch ahead, and only for as long as the task runs. What is compared is sent by nobody but the task,
-which looks at its age first.
+The next objects of a stretch are compared while the objects before them are deleted: in one thread,
+one batch ahead, and only while the task runs. Only the task sends compared objects, after it has
+checked the age of the comparison.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAME: Final = "lakegc-compare"
 
 
 class Marked(NamedTuple):
-    """An object to delete; ``tries`` counts the requests that it was in."""
+    """An object to delete; ``tries``: number of requests that included it."""
 
     address: str
     size: int
@@ -37,12 +37,12 @@ class Marked(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """A marked object beside what the store has.
+    """A marked object with its state in the store.
 
     Attributes:
         marked: the object.
-        state: what became of it since it was listed.
-        asked: no later than the store was asked for what tells it, in seconds of the clock.
+        state: its state since it was listed.
+        asked: a time, in seconds of the clock, not later than the request to the store.
     """
 
     marked: Marked
@@ -51,14 +51,14 @@ class Compared(NamedTuple):
 
 
 def rows_of(objects: pa.Table) -> list[Marked]:
-    """Objects (address, size, last_modified, etag) as rows."""
+    """Convert objects (address, size, last_modified, etag) to rows."""
     return [Marked(*values) for values in listed_values(objects.select(Marked._fields[:4]))]
 
 
 def compare(
     store: ObjectStore, batch: Sequence[Marked], clock: Callable[[], float]
 ) -> list[Compared]:
-    """Compare some marked objects with the store, by a listing of their own; in any order.
+    """Compare marked objects, in any order, with the store by a listing of their own.
 
     Raises:
         StorageError: the store did not answer.
@@ -68,10 +68,10 @@ def compare(
 
 
 class Comparison(Lookup):
-    """Compares the objects of a stretch with the store, some at a time, by one listing."""
+    """Compares the objects of a stretch with the store, batch by batch, in one listing."""
 
     def compare(self, batch: Sequence[Marked]) -> list[Compared]:
-        """Compare the next objects, in the order of their addresses.
+        """Compare the next objects, ordered by address.
 
         Raises:
             StorageError: the store did not answer.
@@ -89,8 +89,8 @@ def _state(marked: Marked, found: Found) -> State:
     if info is None:
         return "missing"
     now = info.last_modified
-    # A mark that asked for an object by its name may know whole seconds only, and some stores
-    # answer HEAD with these only.
+    # A mark in the mode ``committed`` may have times in whole seconds only, and some stores answer
+    # HEAD requests with whole seconds.
     if not found.listed or not then.microsecond:
         now, then = now.replace(microsecond=0), then.replace(microsecond=0)
     same = (info.size, now, info.etag) == (marked.size, then, marked.etag)
@@ -98,15 +98,15 @@ def _state(marked: Marked, found: Found) -> State:
 
 
 class Prefetch:
-    """The objects of one stretch, compared with the store in their order.
+    """The objects of one stretch, compared with the store in order.
 
-    ``objects``: address, size, last_modified and etag; those of a batch come before the next ones.
+    ``objects``: address, size, last_modified and etag; batches are ordered by address.
     """
 
     def __init__(self, store: ObjectStore, objects: pa.Table, clocks: Clocks) -> None:
         self._objects, self._at = objects, 0
         self._threads = clocks.threads
-        # What a mark names that is one batch only is in no order.
+        # If the mark is a single batch, its objects are in no order.
         end = max(objects["address"].to_pylist(), default="")
         self._comparison = Comparison(store, clocks.elapsed, end)
         self._ready: list[Compared] = []
@@ -114,14 +114,14 @@ class Prefetch:
         self._answer: list[Compared] | Exception | None = None
 
     def begin(self, most: int) -> None:
-        """Begin to compare the next objects, unless some are compared already, or are now."""
+        """Start to compare the next objects, unless a batch is compared, or in progress."""
         if self._ready or self._thread is not None:
             return
         batch = sorted(rows_of(self._objects.slice(self._at, most)))
         if batch:
             self._at += len(batch)
             self._answer = None
-            # What messages say depends on it: which commands they print.
+            # Messages depend on the context: it decides which commands they print.
             context = copy_context()
             self._thread = self._threads.Thread(
                 target=lambda: context.run(self._compare, batch), name=_NAME, daemon=True
@@ -135,7 +135,7 @@ class Prefetch:
             self._answer = error
 
     def take(self, most: int) -> list[Compared]:
-        """The next objects, at most so many; none at the end of the stretch.
+        """Return the next objects, at most ``most``; none at the end of the stretch.
 
         Raises:
             StorageError: the store did not answer when they were compared.
@@ -156,7 +156,7 @@ class Prefetch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
-        """Send no other request, and wait for the one that is on its way, but for an interrupt."""
+        """Send no other request; wait for the current one, unless this is an interrupt."""
         self._comparison.cancel()
         waits = kind is None or issubclass(kind, (Exception, GeneratorExit))
         if self._thread is not None and waits:

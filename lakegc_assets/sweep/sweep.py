@@ -1,9 +1,9 @@
 """Stage 7, ``swept_set``: verify again, delete, and record one outcome for each marked object.
 
-The gate trusts no earlier check: lease and hold, chain, count and digest of the mark, its summary
-in the namespace and every invariant are looked at again, and a delta mark takes out what came back
-to life. A killed sweep is run again: what the ledger has is done, the rest passes the gate once
-more.
+The sweep trusts no earlier check. It verifies again: lease and hold, chain, count and digest of the
+mark, its summary in the namespace, and every invariant. A delta mark removes objects that came back
+to life. A killed sweep is run again: outcomes in the ledger are final, and all other objects are
+verified again.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from lakegc_assets.sweep.status import OWNER, Ending, unswept_mark
 from lakegc_assets.sweep.totals import space_facts
 from lakegc_assets.wording import counted
 
-#: How many objects that were put back are named.
+#: Number of named objects among those that were put back.
 _NAMED: Final = 100
-#: Totals of what the mark has looked at, and the facts that have them.
+#: Facts of the mark with totals of its listing, by their names in this asset.
 _LISTED: Final = {"objects": "listed", "bytes": "listed_bytes"}
 
 
@@ -62,18 +62,18 @@ def sweep(
     ctx: RunContext,
     recorded: Callable[[RunContext], AbstractContextManager[object]] = nullcontext,
 ) -> Manifest:
-    """Delete what a published mark names, and write the ``swept_set`` asset.
+    """Delete the candidates of a published mark, and write the ``swept_set`` asset.
 
-    ``recorded`` is entered once the lease is held, to record for people how this try goes.
+    ``recorded``: entered once the lease is held, to record the progress of this try for people.
 
     Raises:
         RefusedError: the mark is unknown, failed, not published or swept already; it has no
-            finished backup where backups are set; a check fails; another sweep holds the lease of
-            the repository, or has taken it; a hold stops all sweeps of it; or another lakeFS server
-            collects the namespace.
-        IntegrityError: the mark is not what its manifests say; or, after the sweep, something is
-            needed that is gone and could not be put back: then a hold is written.
-        StorageError: the store refused deletes; what was done is in the ledger.
+            finished backup although backups are set; a check fails; another sweep holds the lease
+            of the repository, or has taken it; a hold stops all sweeps of it; or another lakeFS
+            server collects the namespace.
+        IntegrityError: the mark differs from its manifests; or, after the sweep, a needed object is
+            gone and could not be put back: then a hold is written.
+        StorageError: the store refused deletes; finished deletes are in the ledger.
     """
     ctx = ctx.connect()
     store = ctx.connections.store()
@@ -104,7 +104,7 @@ def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
         number = delete_in_rounds(rounds, ending)
         recorded.require_whole()
         ending.look()
-        # With what was put back.
+        # Again, with the outcomes of objects that were put back.
         recorded.require_whole()
         parts = recorded.write()
         facts: dict[str, object] = {
@@ -112,11 +112,11 @@ def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
             "rounds": number,
             "backup": backup,
             "not_in_backup": not_in_backup,
-            # A figure never keeps a sweep from being recorded.
+            # A missing figure must not keep a sweep from being recorded.
             "listed": {n: marked.facts[key] for n, key in _LISTED.items() if key in marked.facts},
             OWNER: dict(lease.owner),
         }
-        # The outcomes are of the very same objects.
+        # The outcomes are of the same objects, so the digest is that of the mark.
         digest = KeyDigest.parse(marked.digest)
         manifest = ctx.finish(ASSET, chain["gc_report"], started, {"data": parts}, facts, digest)
     _prune_trash(ctx, lease)
@@ -124,7 +124,7 @@ def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
 
 
 def _as_marked(ctx: RunContext, chain: Mapping[str, Manifest]) -> RunContext:
-    """A run in which what the mark protected stays protected, in the mode of the mark."""
+    """Return a run in the mode of the mark that protects all that the mark protected."""
     tags = ctx.settings.protect_tags or chain["deletion_candidates"].settings["protect_tags"]
     retained = ctx.settings.retained | recorded_retain(m.settings for m in chain.values())
     settings = ctx.settings.changed(
@@ -136,10 +136,10 @@ def _as_marked(ctx: RunContext, chain: Mapping[str, Manifest]) -> RunContext:
 def _capabilities(
     recorded: LedgerState, lease: Lease, began: datetime
 ) -> tuple[StoreCapabilities, Recovery]:
-    """Capabilities of the store, and the recovery options for what is deleted there, as probed."""
+    """Probe the capabilities of the store, and the recovery options of deleted objects."""
     ctx, connections = recorded.ctx, recorded.space.connections
     if not recorded.marked.rows:
-        # What deletes nothing needs no delete that is tried out.
+        # A sweep without candidates must not probe deletes.
         recovery = Recovery("nothing", None, "the mark names nothing, so nothing is deleted")
         return StoreCapabilities("none", False, None, DataProtection.of(recovery)), recovery
     store, trash, days = connections.store(), None, ctx.settings.trash_lifetime
@@ -161,7 +161,7 @@ def _facts_of(
     recovery: Recovery,
     began: datetime,
 ) -> dict[str, object]:
-    """Facts about the outcomes of a sweep, and about what can be had back."""
+    """Return facts about the outcomes of a sweep, and about recovery."""
     swept = recorded.totals_in(parts)
     in_trash = recovery.kind == "trash"
     deleted = [(t.space, t.objects, t.bytes) for t in swept if t.outcome == "deleted"]
@@ -169,13 +169,13 @@ def _facts_of(
         "outcomes": _outcomes(swept),
         "conditional_deletes": means.condition,
         "delete_deadlines": means.deadlines,
-        # What an earlier try deleted ends earlier.
+        # The deletes of an earlier try have an earlier end.
         "recovery": recovery_facts(recovery, min([began, *(t.first for t in swept)])),
         "space": {**space_facts(deleted), "notice": means.protection.notice},
         # Objects that earlier tries deleted without trash; local stores only.
         "not_kept": _deleted(swept, kept=False) if in_trash else 0,
-        # Objects deleted by earlier tries that the store may or may not hold: its settings may have
-        # been others then. Where it told under which id it kept one, it did.
+        # Objects deleted by earlier tries that the store may or may not keep: its settings may
+        # have been different then. It did keep an object if it returned the version.
         "perhaps_kept": 0
         if in_trash
         else _deleted(recorded.totals_of_others(), kept=recovery.kind == "nothing"),
@@ -185,21 +185,21 @@ def _facts_of(
 
 
 def await_commits(ctx: RunContext, read: Manifest, began: datetime) -> None:
-    """Wait until a commit has ended that was under way when the mark read what is staged.
+    """Wait for the end of a commit that was in progress when the mark read staged objects.
 
-    A commit seals what is staged, runs the hooks before it, and commits what it has sealed. What
-    somebody has overwritten or deleted meanwhile is on no list of lakeFS's until it is at a HEAD,
-    where the delta mark finds it.
+    A commit seals the staged objects, runs the pre-commit hooks, and commits the sealed objects. If
+    a client overwrites or deletes such an object meanwhile, no list of lakeFS names it until it is
+    at a HEAD, where the delta mark finds it.
 
     Args:
         ctx: the run of the sweep.
-        read: the last stage of the mark that reads what is staged, here or in other repositories.
+        read: the last stage of the mark that reads staged objects, here or in other repositories.
         began: the store's time when the sweep began.
     """
     if ctx.settings.allow_unsafe_min_age or read.settings["allow_unsafe_min_age"]:
         return
-    # By the store's clock: stages and sweep may run on machines whose clocks differ. Marks of
-    # earlier versions do not say it, and may have ended just now.
+    # The store's clock is used, since stages and sweep may run on machines with different clocks.
+    # Marks of earlier versions do not record this time, and may have ended just now.
     until = datetime.fromisoformat(str(read.facts.get(READ_UNTIL) or began.isoformat()))
     ended = min(until, began) + ctx.settings.longest_commit
     left = (ended - began).total_seconds()
@@ -213,7 +213,7 @@ def await_commits(ctx: RunContext, read: Manifest, began: datetime) -> None:
 
 
 def delete_in_rounds(rounds: Rounds, ending: Ending) -> int:
-    """Delete in rounds, of which no task deletes any more afterwards; how many it took."""
+    """Delete in rounds until no task deletes any more; return the number of rounds."""
     try:
         return _settled(rounds, ending)
     except BaseException as ended:
@@ -227,28 +227,28 @@ def _settled(rounds: Rounds, ending: Ending) -> int:
     try:
         number = rounds.run()
     except Exception:
-        # Whatever went wrong, in a task too: what was deleted is looked at before it is told. What
-        # failed may be gone as well: a store that did not answer may have done what it was asked.
-        # Other tasks of the round must send no batch behind this look.
+        # After any error, also in a task, the deletes are checked before the error is reported.
+        # Failed deletes are checked, too: a store may carry out a request that it did not answer.
+        # Other tasks of the round must not send a batch after this check.
         try:
             lease.begin_round(lease.round + 1)
         except LakegcError:
-            # They may send some still: whoever comes next waits for these.
+            # Tasks may still send batches: the next owner of the lease waits for them.
             lease.abandon()
         settle(rounds.recorded.space.attempt.store(), lease.sweep, rounds.ctx.clocks)
         if _tried(rounds):
             ending.look_if_possible()
         raise
-    # From here on no task deletes, and who has lost the lease writes nothing.
+    # From here on no task deletes, and a sweep that lost the lease writes nothing.
     lease.begin_round(number + 1)
     settle(rounds.recorded.space.attempt.store(), lease.sweep, rounds.ctx.clocks)
     return number
 
 
 def _leave(rounds: Rounds) -> None:
-    """End the round of an interrupted sweep; keep the lease where a task may be deleting still.
+    """End the round of an interrupted sweep; keep the lease if a task may still be deleting.
 
-    Then the lease is not given back: whoever takes it over waits until that has ended.
+    Then the lease is not given back: its next owner waits until these deletes have ended.
     """
     lease, under_way = rounds.lease, True
     try:
@@ -256,13 +256,13 @@ def _leave(rounds: Rounds) -> None:
             lease.begin_round(lease.round + 1)
             under_way = in_flight(rounds.recorded.space.attempt.store(), lease.sweep)
     finally:
-        # Also where somebody interrupts it twice.
+        # Also after a second interrupt.
         if under_way:
             lease.abandon()
 
 
 def _tried(rounds: Rounds) -> bool:
-    """Return whether something may be gone: recorded, or not to be excluded."""
+    """Return True if objects may be gone: recorded as deleted, or perhaps in flight."""
     try:
         if in_flight(rounds.recorded.space.attempt.store(), rounds.lease.sweep):
             return True
@@ -279,7 +279,7 @@ def _deleted(totals: Sequence[Total], *, kept: bool) -> int:
 def _put_back(
     recorded: LedgerState, parts: Sequence[Part], swept: Sequence[Total]
 ) -> list[dict[str, str]]:
-    """The first of what is back because it is needed: address and why, which is told, too."""
+    """Return the first objects that were put back (address, reason), and log them."""
     count = sum(total.objects for total in swept if total.outcome == PUT_BACK)
     if not count:
         return []
@@ -297,7 +297,7 @@ def _put_back(
 def recovery_options(
     ctx: RunContext, store: ObjectStore, lease: Lease, trash: str | None
 ) -> Recovery:
-    """The recovery options for the deleted objects, as probed."""
+    """Probe the recovery options for deleted objects."""
     found = probe_recovery(store, f"{PROBES}{lease.token}/", trash)
     found = with_trash(found, ctx.settings.trash_lifetime)
     backup_url = ctx.settings.backup_url
@@ -307,19 +307,19 @@ def recovery_options(
 
 
 def _protection(ctx: RunContext, store: ObjectStore, recovery: Recovery) -> DataProtection:
-    """The store's data protection: what it retains of deleted objects, and what it may refuse."""
+    """Return the store's data protection: kept versions, and objects that it may lock."""
     found = store.data_protection()
     if recovery.kind == "trash":
-        # The next sweep after that removes it.
+        # The first sweep after that time removes the trash.
         found = found._replace(days=recovery.days, at_least=True)
     ctx.log.info("what becomes of the space of what is deleted: %s", found.notice)
     return found
 
 
 def _prune_trash(ctx: RunContext, lease: Lease) -> None:
-    """Remove the trash of earlier sweeps that is too old; what fails is left to the next sweep."""
+    """Remove expired trash of earlier sweeps; errors are logged, and the next sweep tries again."""
     try:
-        # Who has lost it may prune what somebody restores.
+        # A sweep that lost its lease could remove objects that a restore needs.
         pruned = prune_trash(ctx, ctx.connections.namespace_url, lease.require_held)
     except Exception as error:  # noqa: BLE001 - whatever it is, the sweep is done
         ctx.log.warning("old trash stays until the next sweep: %s", error)
@@ -343,10 +343,10 @@ def _outcomes(swept: Sequence[Total]) -> dict[str, dict[str, int]]:
 
 
 def _condition(ctx: RunContext) -> Condition:
-    """The conditional deletes that the store honours: bulk ones, single ones, or none.
+    """Return the conditional deletes that the store honours: bulk, single, or none.
 
     Raises:
-        RefusedError: a condition is demanded, and the store honours none.
+        RefusedError: conditional deletes are required, and the store honours none.
     """
     found = probe_conditions(ctx.connections.store(), PROBES)
     ctx.log.info("conditional deletes of %s: %s", ctx.connections.namespace_url, found)

@@ -18,13 +18,13 @@ from lakegc_assets.sweep.ledger import DONE, Outcome
 from lakegc_assets.sweep.liveness_look import Fingerprint
 from lakegc_assets.sweep.rate_limit import Limits, round_folder
 
-#: What a task says instead of an outcome when it stops early.
+#: Results of a task that stops early, instead of an outcome.
 STALE: Final = "stale"
 LOST: Final = "lost"
 STOPPED: Final = "stopped"
 TAKEN: Final = "taken"
 EARLY: Final = (STALE, LOST, STOPPED, TAKEN)
-#: Why a delta mark is over after a suspension.
+#: Reason why a delta mark is outdated after a suspension.
 SUSPENDED: Final = "this process was suspended since the delta mark"
 
 
@@ -33,28 +33,28 @@ class Orders:
     """The order of a deleting task; picklable, without secrets.
 
     Attributes:
-        connections: how to reach lakeFS and the store.
+        connections: connections to lakeFS and the store.
         repository: lakeFS repository.
-        artifacts_url: where the attempt's artifacts are.
-        delta: of the delta mark that allows the deletes.
-        taken: when that was begun.
-        awake: until when the process that has taken it has noticed no suspension since then, on
-            the clock of its machine.
-        protect_tags: whether tags protect.
+        artifacts_url: URL of the attempt's artifacts.
+        delta: fingerprint of the delta mark that allows the deletes.
+        taken: time at which that delta mark began.
+        awake: time, by the clock of its machine, until which the process that took the delta mark
+            has noticed no suspension since then.
+        protect_tags: true if tags protect.
         lease: token of the lease.
-        number: of the round; the lease names it too.
-        condition: which calls carry the etag that was listed.
-        batch: the most objects in one request.
-        limits: of all tasks together.
-        share: of the limits, to begin with.
-        known: what the delta mark knew; None where it cannot be extended, so that it is over as
-            soon as a branch moves.
-        expires_s: after so many seconds from the look at HEADs and rules the store is to refuse a
-            delete, or the task itself is to begin none; None where neither can be.
-        trash: key prefix below which a store that can moves what is deleted.
-        protection: what the store holds of what is deleted.
+        number: number of the round, which is also in the lease.
+        condition: the calls that carry the listed etag.
+        batch: most objects in one request.
+        limits: limits of all tasks together.
+        share: share of the limits at the begin.
+        known: known commits of the delta mark; None if it cannot be extended, so that it is
+            outdated as soon as a branch moves.
+        expires_s: seconds after the look at HEADs and rules after which the store must refuse a
+            delete, or the task must not begin one; None if neither is possible.
+        trash: key prefix below which the store moves deleted objects, if it can.
+        protection: data protection of deleted objects.
         retain: rules that keep more than lakeFS's.
-        clocks: of the task.
+        clocks: clocks of the task.
     """
 
     connections: Connections
@@ -87,8 +87,8 @@ class Portion(NamedTuple):
     """The work of one task.
 
     Attributes:
-        number: of the task in its round, from 0: whoever does it again has the same.
-        stretches: objects (``LISTING``) in the order of their addresses.
+        number: number of the task in its round, from 0; a retry has the same number.
+        stretches: objects (``LISTING``), ordered by address.
     """
 
     number: int
@@ -104,11 +104,11 @@ class TaskResult(NamedTuple):
     """The result of a batch, or of the task at its end.
 
     Attributes:
-        outcome: of some objects; or stale, lost, stopped or taken.
-        objects: how many have this outcome.
-        size: of all of them, in bytes.
-        error_code: of one of them, where it is none of the done.
-        detail: of one of them; why the task stopped.
+        outcome: an outcome of objects; or stale, lost, stopped or taken.
+        objects: number of objects with this outcome.
+        size: their bytes.
+        error_code: error code of one of them, if the outcome is not final.
+        detail: detail of one of them; or the reason why the task stopped.
     """
 
     outcome: str
@@ -119,7 +119,7 @@ class TaskResult(NamedTuple):
 
 
 def results_of(outcomes: Iterable[Outcome]) -> list[TaskResult]:
-    """Sum outcomes by kind, with code and detail of the first of each kind that failed."""
+    """Sum outcomes by kind; kinds that are not final have code and detail of their first object."""
     by_outcome: dict[str, list[Outcome]] = {}
     for one in outcomes:
         by_outcome.setdefault(one.outcome, []).append(one)

@@ -1,8 +1,8 @@
-"""Figures of sweeps: what became of the space of deleted objects, and totals of pruned runs.
+"""Figures of sweeps: the state of the space of deleted objects, and totals of pruned runs.
 
 ``<repository>/_totals.json`` of the artifacts is written before a prune removes a run, so that a
-total over all sweeps never decreases. It names the attempts that it counts, for as long as a reader
-may still have found their own record.
+total over all sweeps never decreases. It names the attempts that it includes, for as long as a
+reader may still have found their own records.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _UNTIL: Final = f"{HELD} until "
 _NOT_KNOWN: Final = f"{HELD}, "
 
 _KEY: Final = "_totals.json"
-#: What a sweep has deleted, whether it was put back afterwards or not.
+#: Outcomes of objects that a sweep has deleted, including those that it put back afterwards.
 DELETED: Final = ("deleted", PUT_BACK)
-#: Nobody reads a repository for as long.
+#: Most time that a reader needs for a repository.
 _READING: Final = timedelta(days=2)
 
 
 def space_facts(deleted: Iterable[tuple[str | None, int, int]]) -> dict[str, Any]:
-    """Add up what was deleted, by what became of its space.
+    """Sum deleted objects by the state of their space.
 
     Args:
-        deleted: what a ledger says of the space of some objects (``DataProtection.space_of``; None
-            in ledgers of old sweeps), how many these are, and their bytes.
+        deleted: state of the space of some objects in a ledger (``DataProtection.space_of``; None
+            in ledgers of old sweeps), number of these objects, and their bytes.
 
     Returns:
-        ``freed``, ``held`` and ``not_known``, each with objects and bytes; and ``until``: when the
-        last of what is held is free (``2026-12-26``, ``2026-12-26 at least``), None where that is
-        not known or nothing is held.
+        ``freed``, ``held`` and ``not_known``, each with objects and bytes; and ``until``: the time
+        at which the last held object is freed (``2026-12-26``, ``2026-12-26 at least``), None if it
+        is unknown or if no object is held.
     """
     found = {name: {"objects": 0, "bytes": 0} for name in ("freed", "held", "not_known")}
     said = set()
@@ -59,7 +59,7 @@ def space_facts(deleted: Iterable[tuple[str | None, int, int]]) -> dict[str, Any
 
 
 def space_in(outcomes: pa.Table) -> dict[str, Any]:
-    """As ``space_facts``, of outcomes (``SWEPT``)."""
+    """Sum outcomes (``SWEPT``) as ``space_facts`` does."""
     deleted = outcomes.filter(pc.equal(outcomes["outcome"], "deleted"))
     totals = deleted.group_by("detail").aggregate([("size", "count"), ("size", "sum")])
     rows = totals.to_pylist()
@@ -67,7 +67,7 @@ def space_in(outcomes: pa.Table) -> dict[str, Any]:
 
 
 def space_lines(space: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-    """The nonempty states of the space, in words, with objects and bytes."""
+    """Return the nonempty states of the space, in words, with objects and bytes."""
     until = f"until {space['until']}" if space["until"] else "until when is not known"
     named = {
         "freed": "space freed",
@@ -82,7 +82,7 @@ def space_lines(space: Mapping[str, Any]) -> list[tuple[str, int, int]]:
 
 
 def space_sentence(space: Mapping[str, Any]) -> str:
-    """As ``space_lines``, in one sentence and without bytes."""
+    """Return ``space_lines`` in one sentence, without bytes."""
     parts = [f"{words}: {counted(objects, 'object')}" for words, objects, _ in space_lines(space)]
     return "; ".join(parts) or "nothing was deleted"
 
@@ -96,10 +96,10 @@ class PrunedTotals(
     """Totals of the sweeps of runs that were pruned, or are about to be.
 
     Attributes:
-        objects: how many.
-        bytes: of them.
-        counted: when each attempt was counted, by ``<run>/<attempt>``; older ones are gone, and
-            are not named any more.
+        objects: number of deleted objects.
+        bytes: their bytes.
+        counted: time at which each attempt was added, by ``<run>/<attempt>``; attempts that were
+            removed long ago are not named any more.
     """
 
     objects: int = 0
@@ -107,16 +107,16 @@ class PrunedTotals(
     counted: Mapping[str, Moment] = field(default_factory=dict)
 
     def counts(self, run: str, attempt: str | None) -> bool:
-        """Return whether an attempt is included, so that its own record must not be added."""
+        """Return True if an attempt is included, so that its own record must not be added."""
         return f"{run}/{attempt}" in self.counted
 
 
 def read_totals(root: ArtifactRoot, repository: str) -> PrunedTotals:
-    """The totals of a repository. Who adds those of its runs reads the runs before.
+    """Read the totals of a repository. To add the totals of its runs, read the runs before.
 
     Raises:
-        IntegrityError: they are damaged.
-        StorageError: the store of the artifacts does not answer.
+        IntegrityError: the totals are damaged.
+        StorageError: the store of the artifacts did not answer.
     """
     store = root.open(repository)
     try:
@@ -128,14 +128,14 @@ def read_totals(root: ArtifactRoot, repository: str) -> PrunedTotals:
 def count_pruned(
     root: ArtifactRoot, repository: str, attempts: Collection[AttemptArtifacts], now: datetime
 ) -> None:
-    """Add what the finished sweeps of runs have deleted, before these are removed.
+    """Add the deletes of finished sweeps of runs to the totals, before the runs are removed.
 
-    Whoever calls it holds the lease of the repository. An attempt is added once, however often it
-    is asked for.
+    The caller holds the lease of the repository. An attempt is added once, even after several
+    calls.
 
     Raises:
-        IntegrityError: the totals are damaged, or the record of a sweep is.
-        StorageError: the store of the artifacts does not answer.
+        IntegrityError: the totals, or the record of a sweep, are damaged.
+        StorageError: the store of the artifacts did not answer.
     """
     before = read_totals(root, repository)
     there = set(root.runs(repository))
@@ -156,6 +156,6 @@ def count_pruned(
 
 
 def deleted_in(outcomes: Mapping[str, Mapping[str, int]]) -> tuple[int, int]:
-    """Objects and bytes that a sweep has deleted, by the outcomes of its manifest."""
+    """Return objects and bytes that a sweep has deleted, from the outcomes of its manifest."""
     found = [outcomes[name] for name in DELETED if name in outcomes]
     return sum(one["objects"] for one in found), sum(one["bytes"] for one in found)
