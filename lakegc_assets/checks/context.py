@@ -97,7 +97,7 @@ class Case:
         if "scratch" in self.__dict__:
             self.scratch.remove()
 
-    # What lakeFS names
+    # Commits and lists that lakeFS names
 
     @cached_property
     def heads(self) -> dict[str, str]:
@@ -166,7 +166,7 @@ class Case:
 
     @cached_property
     def refs(self) -> refs.Refs:
-        """The ranges of commits, and what is staged."""
+        """The ranges of commits, and the staged addresses."""
         lists = self.chain["uncommitted_snapshot"].facts["files"]
         roles: dict[str, set[refs.Role]] = {}
         for commit in self.heads.values():
@@ -188,7 +188,7 @@ class Case:
         """The ids of the ranges of HEADs."""
         return set(self.refs.of("head"))
 
-    # What ranges hold
+    # Entries of ranges
 
     @cached_property
     def _entries(self) -> dict[str, int]:
@@ -332,7 +332,7 @@ class Case:
         found = relations.unlike(entries, self.store, self._before).where("listed is not null")
         return self.total(found, "count sizes that differed when they were listed")
 
-    # What is wrong
+    # Violations
 
     def wrong(self) -> dict[str, DataFrame]:
         """Addresses of candidates that violate an invariant by themselves, by invariant."""

@@ -76,7 +76,7 @@ class Alarm:
         states: the state of each object, by its address.
         rows: sources from which marked objects can be restored (``lost_objects.LOST``).
         proof: evidence of their copies, if there is a backup.
-        unread: why the objects or their sources are incomplete; else empty.
+        unread: reason why the objects or their sources are incomplete; else empty.
         problems: errors of single objects.
     """
 
@@ -117,7 +117,7 @@ def look_at_alarms(ctx: RunContext, hold: Hold) -> list[Alarm]:
     """Look up the state of the objects that a hold names, without changing anything.
 
     Raises:
-        StorageError: the store did not answer.
+        StorageError: the store could not be read.
     """
     return [_looked_at(ctx.connections, _alarm_of(ctx, values)) for values in hold.alarms]
 

@@ -118,7 +118,7 @@ def relied_on(artifacts: ObjectStore) -> str:
     """Return the backup on which an unfinished sweep relies; empty if there is none.
 
     Raises:
-        StorageError: the store did not answer.
+        StorageError: the store could not be read.
     """
     try:
         told = artifacts.get(_BEGUN)

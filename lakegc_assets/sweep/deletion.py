@@ -3,8 +3,7 @@
 Each batch is compared with the store while the batch before it is deleted. Right before a batch is
 sent, the task asks lakeFS for HEADs and rules, and the store for the lease. If branches have moved,
 the task extends the delta mark, and looks again. If rules have changed, or the delta mark is too
-old, the task stops, and the sweep takes a new delta mark. If the lease is lost, the task and the
-sweep stop.
+old, the task stops, and the sweep takes a new one. If the lease is lost, task and sweep stop.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def find_hold(store: ObjectStore) -> Hold | None:
     """Return the hold of a repository, accepted or not; None if there is none.
 
     Raises:
-        StorageError: the store did not answer.
+        StorageError: the store could not be read.
     """
     try:
         return Hold(store.get(HOLD).decode(errors="replace"))
@@ -102,7 +102,7 @@ def read_hold(store: ObjectStore) -> Hold | None:
     """Return the hold that stops sweeps; None if there is none, or if it was accepted.
 
     Raises:
-        StorageError: the store did not answer.
+        StorageError: the store could not be read.
     """
     found = find_hold(store)
     return None if found is None or found.acceptance is not None else found
@@ -113,7 +113,7 @@ def require_no_hold(ctx: RunContext, store: ObjectStore) -> None:
 
     Raises:
         HoldError: there is a hold; the message says what happened, and what to do.
-        StorageError: the store did not answer.
+        StorageError: the store could not be read.
     """
     hold = read_hold(store)
     if hold is not None:
@@ -203,7 +203,7 @@ def without_accepted(store: ObjectStore, run: str, objects: pa.Table) -> pa.Tabl
     ``objects``: objects that are gone and needed (address, why).
 
     Raises:
-        StorageError: the store did not answer.
+        StorageError: the store could not be read.
     """
     keys = [info.key for info in store.infos_to_the_end(RECORDS)]
     texts = [store.get(key).decode(errors="replace") for key in keys]

@@ -30,7 +30,7 @@ def known_hold(ctx: RunContext) -> dict[str, Any]:
     """Return the hold of a repository, and the states of its objects, as JSON values.
 
     Raises:
-        StorageError: the store did not answer.
+        StorageError: the store could not be read.
     """
     ctx = ctx.connect()
     store = ctx.connections.store()

@@ -193,7 +193,7 @@ def lost(store: ObjectStore, token: str, number: int, now: datetime) -> str:
     the store's time, read just before.
 
     Raises:
-        StorageError: the store did not answer.
+        StorageError: the store could not be read.
         IntegrityError: the lease is damaged.
     """
     try:

@@ -102,7 +102,7 @@ class Rounds:
 
         Raises:
             RefusedError: a check fails, the lease is lost, or rounds make no progress.
-            StorageError: the store refused deletes; what was done is in the ledger.
+            StorageError: the store refused deletes; finished deletes are in the ledger.
         """
         number, idle, fewest, why = 0, 0, -1, ""
         while True:
