@@ -1,4 +1,4 @@
-"""All that Dagster loads: one instance of the component, with its defaults."""
+"""The definitions that Dagster loads: one instance of the component, with its defaults."""
 
 from dagster import Definitions, definitions, in_process_executor
 
@@ -9,16 +9,16 @@ from lakegc_assets.run.command_line import source
 
 @definitions
 def defs() -> Definitions:
-    """The definitions of a project without a file of its own, in one process and Spark session."""
+    """Definitions for a project without a file of its own: one process and one Spark session."""
     own = Definitions(executor=in_process_executor)
     return Definitions.merge(GarbageCollection().definitions(), own)
 
 
 def component() -> GarbageCollection:
-    """The component whose jobs the command line runs: that of ``--defs``, or its defaults.
+    """The component with the jobs that the command line runs, from ``--defs`` or with its defaults.
 
     Raises:
-        ConfigurationError: it cannot be loaded.
+        ConfigurationError: the component cannot be loaded.
     """
     place = source().definitions
     return load(place) if place else GarbageCollection()

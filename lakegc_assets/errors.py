@@ -1,13 +1,14 @@
 """The errors that stop a run, in one tree.
 
-* ``LakegcError``: everything that this package raises on purpose.
+* ``LakegcError``: every error that this package raises on purpose.
 
   * ``ConfigurationError``: a setting, a credential or a rule is wrong; nothing was started.
   * ``RefusedError``: the request contradicts itself, or a check refuses to go on.
-  * ``IntegrityError``: something that must be whole is missing, partial, damaged or inconsistent.
+  * ``IntegrityError``: a file or record that must be whole is missing, partial, damaged or
+    inconsistent.
 
-Packages derive their own errors from these; ``lakefs.errors`` and ``storage.errors`` list theirs.
-A message says what is wrong, where, and what to do about it.
+Packages derive their own errors from these; ``lakefs.errors`` and ``storage.errors`` list theirs. A
+message says what is wrong, where, and what to do about it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from types import MappingProxyType
 
 
 class LakegcError(Exception):
-    """Base of everything that this package raises on purpose.
+    """Base of every error that this package raises on purpose.
 
     Attributes:
-        figures: what the message counts or compares, by name, as JSON values.
-        transient: whether the same request may succeed later without anybody's doing: no answer, or
-            a server that is busy.
+        figures: the numbers that the message counts or compares, by name, as JSON values.
+        transient: true where the same request may succeed later without any change: the server did
+            not answer, or it is busy.
     """
 
     figures: Mapping[str, object] = MappingProxyType({})
@@ -38,11 +39,11 @@ class RefusedError(LakegcError):
 
 
 class IntegrityError(LakegcError):
-    """Something that must be whole is missing, partial, damaged or inconsistent."""
+    """A file or record that must be whole is missing, partial, damaged or inconsistent."""
 
 
 def out_of_memory() -> LakegcError:
-    """The error in place of a MemoryError, which ended a command or a step."""
+    """The error that replaces a MemoryError, which ended a command or a step."""
     return LakegcError(
         "this process got no more memory: give the machine or its container more, or raise the "
         "limit of its address space (ulimit -v). A smaller embedded_memory lets joins spill to "
@@ -51,7 +52,7 @@ def out_of_memory() -> LakegcError:
 
 
 def kind_of(error: LakegcError) -> str:
-    """The word that the command and Dagster put before the message of an error."""
+    """The word that the command and Dagster print in front of the message of an error."""
     if isinstance(error, RefusedError):
         return "refused"
     return "configuration" if isinstance(error, ConfigurationError) else "failed"

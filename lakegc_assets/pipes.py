@@ -1,9 +1,10 @@
 """``python -m lakegc_assets.pipes``: makes a mark or a sweep for a Dagster that runs elsewhere.
 
-A Pipes client starts it (``spark-submit``, a job of EMR or Databricks) with what is to be made. It
-runs the very assets and checks of the graph, in a Dagster instance that ends with this process, and
-reports their materializations, results and log. It exits with 0 where it could report how it ended,
-be it a refusal, with which Dagster's run fails; with 1 where it was interrupted or has failed.
+A Pipes client (``spark-submit``, a job of EMR or Databricks) starts this process with a
+``RemoteRun``. The process runs the same assets and checks as the graph, in a Dagster instance that
+ends with the process. It reports their materializations, results and log. The exit status is 0 if
+the process could report the end of the run. A refusal is also reported with 0, and Dagster's run
+then fails. The status is 1 after an interrupt or an error.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _gcs() -> Any:  # noqa: ANN401 - nor has Google's client, which this package
     return Client()
 
 
-#: Where what is to be made is read from, what is reported goes, and the parameters of both are.
+#: Readers of the Pipes context, writers of Pipes messages, and readers of the parameters of both.
 _CONTEXTS: Final[dict[str, Callable[[], dagster_pipes.PipesContextLoader]]] = {
     "default": dagster_pipes.PipesDefaultContextLoader,
     "s3": lambda: dagster_pipes.PipesS3ContextLoader(_s3()),
@@ -67,10 +68,10 @@ _PARAMETERS: Final[dict[str, Callable[[], dagster_pipes.PipesParamsLoader]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make what Dagster has asked for, and report it.
+    """Make the assets that Dagster requests, and report them.
 
     Args:
-        arguments: of the command line; None for those of this process.
+        arguments: of the command line; None for the arguments of this process.
 
     Returns:
         The exit status.
@@ -102,12 +103,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         ("parameters", _PARAMETERS),
     ):
         parser.add_argument(f"--{name}", choices=list(choices), default=next(iter(choices)))
-    # Pipes has options of its own.
+    # Pipes adds options of its own.
     return parser.parse_known_args(arguments)[0]
 
 
 def _reported(pipes: dagster_pipes.PipesContext) -> int:
-    """Make it, and report how that ended; the exit status."""
+    """Make the assets, report the end of the run, and return the exit status."""
     with dg.DagsterInstance.ephemeral(settings={"telemetry": {"enabled": False}}) as instance:
         try:
             work = RemoteRun.from_json(pipes.extras)
@@ -133,7 +134,7 @@ def _execute(
     """Make the assets and their checks, as a job of the component.
 
     Raises:
-        Stopped: what was raised on purpose.
+        Stopped: the run raised an error on purpose.
     """
     component = GarbageCollection(**work.component)
     if work.place:
@@ -159,7 +160,7 @@ def _execute(
 
 
 def _report_events(pipes: dagster_pipes.PipesContext, instance: dg.DagsterInstance) -> None:
-    """Report what the run has made and evaluated, be it to its end or not."""
+    """Report all materializations and check results of the run, also of a run that failed."""
     for entry in instance.all_logs(pipes.run_id):
         event = entry.dagster_event
         if event is not None and event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION:
@@ -170,14 +171,14 @@ def _report_events(pipes: dagster_pipes.PipesContext, instance: dg.DagsterInstan
 
 
 def _tags(pipes: dagster_pipes.PipesContext, instance: dg.DagsterInstance) -> dict[str, str]:
-    """Tags that the run was given, which say what it waits for."""
+    """The tag that says what the run waits for, if the run has it."""
     run = instance.get_run_by_id(pipes.run_id)
     found = run.tags if run is not None else {}
     return {WAITS_TAG: found[WAITS_TAG]} if WAITS_TAG in found else {}
 
 
 class _Forwarding(logging.Handler):
-    """Sends to Dagster what assets and checks log, and not what Dagster itself does here."""
+    """Sends the log of assets and checks to Dagster, without the events of this instance."""
 
     def __init__(self, pipes: dagster_pipes.PipesContext) -> None:
         super().__init__(logging.INFO)
@@ -192,9 +193,9 @@ class _Forwarding(logging.Handler):
 
 @contextmanager
 def _ending_with_its_parent() -> Iterator[None]:
-    """Interrupt this process when the one that has started it is gone.
+    """Interrupt this process after its parent process has ended.
 
-    ``spark-submit`` ends at a signal, and leaves its Python behind.
+    A signal ends ``spark-submit``, but not the Python process that it started.
     """
     parent, done = os.getppid(), threading.Event()
 

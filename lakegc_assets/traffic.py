@@ -1,4 +1,4 @@
-"""Counts the requests that this process sends to lakeFS and to stores, each try as one."""
+"""Counts the requests of this process to lakeFS and to stores; each retry is one request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import Final
 
-#: What a request went to.
+#: Servers that receive requests.
 LAKEFS: Final = "lakefs"
 STORE: Final = "store"
 
@@ -16,7 +16,7 @@ _sent: Counter[str] = Counter()
 
 
 def add(server: str, method: str) -> None:
-    """Count a request that is sent.
+    """Count one request.
 
     Args:
         server: ``LAKEFS`` or ``STORE``.
@@ -26,19 +26,19 @@ def add(server: str, method: str) -> None:
 
 
 def add_all(requests: Mapping[str, int]) -> None:
-    """Count requests that another process has sent for this one, as ``since`` tells them."""
+    """Count requests that another process sent for this one, as ``since`` returns them."""
     with _lock:
         _sent.update(requests)
 
 
 def by_kind() -> dict[str, int]:
-    """Requests counted since this process began, by server and method with a space between."""
+    """Requests since this process began, by server and method with a space between them."""
     with _lock:
         return dict(_sent)
 
 
 def since(before: Mapping[str, int]) -> dict[str, int]:
-    """Requests counted since ``by_kind`` returned ``before``, by kind."""
+    """Requests since ``by_kind`` returned ``before``, by server and method."""
     return {
         kind: count - before.get(kind, 0)
         for kind, count in by_kind().items()

@@ -1,4 +1,4 @@
-"""Numbers, times and bytes in the words of messages."""
+"""Formats numbers, times and bytes for messages."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     """A number with its words in the singular or plural: 1 object, 2,000 objects.
 
     Args:
-        number: how many.
-        one: the words behind 1.
-        many: those behind all other numbers; None for ``one`` with an s.
+        number: the count.
+        one: the words after the number 1.
+        many: the words after all other numbers; None for ``one`` with an s.
     """
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
 def aligned(objects: int) -> str:
-    """A number of objects as a column has it, so that what follows is aligned, too."""
+    """A number of objects with the width of a column, so that the next column is aligned too."""
     return f"{objects:>12,} {'object ' if objects == 1 else 'objects'}"
 
 
 def duration(time: timedelta) -> str:
-    """A time in the largest unit of which it is one at least: 2 days, 1.5 hours, 0.1 seconds."""
+    """A time in the largest unit that gives at least 1: 2 days, 1.5 hours, 0.1 seconds."""
     seconds = time.total_seconds()
     rounded = ((round(seconds / size, 2), unit) for size, unit in _UNITS)
     number, unit = next((one for one in rounded if abs(one[0]) >= 1), (round(seconds, 2), "second"))
@@ -33,7 +33,7 @@ def duration(time: timedelta) -> str:
 
 
 def minute(time: object) -> str:
-    """A time in UTC, as ``isoformat`` writes it, to the minute: 2026-01-31 02:00 UTC."""
+    """A UTC time, as ``isoformat`` writes it, to the minute: 2026-01-31 02:00 UTC."""
     return f"{str(time)[:16].replace('T', ' ')} UTC"
 
 
@@ -51,9 +51,9 @@ def human_bytes(count: float) -> str:
     raise AssertionError(count)
 
 
-#: Bytes of the TB that is priced.
+#: Bytes of one TB, the unit of prices.
 TB: Final = 10**12
-#: What is less is not nothing.
+#: The smallest cost that is shown: a lower cost would be rounded to zero.
 _CENT: Final = 0.01
 
 
@@ -66,7 +66,7 @@ def a_month(size: int, price_per_tb_month: float | None) -> str:
 
 
 def price_note(price_per_tb_month: float | None) -> list[str]:
-    """The way in which a cost is computed, as one sentence; none without a price."""
+    """One sentence that says how a cost is computed; empty without a price."""
     if price_per_tb_month is None:
         return []
     said = f"a month at {price_per_tb_month:,.2f} for a TB (10^12 bytes), by price_per_tb_month"
@@ -74,10 +74,10 @@ def price_note(price_per_tb_month: float | None) -> list[str]:
 
 
 def escaped(text: str) -> str:
-    """Text in which what cannot be printed is as Python would write it, but for line breaks.
+    """Text with each unprintable character as a Python escape; line breaks stay.
 
-    Paths, messages of commits and addresses hold what anybody has put there: escape sequences, say,
-    by which a terminal would rewrite other lines.
+    Users choose paths, commit messages and addresses. These may hold escape sequences, with which a
+    terminal would overwrite other lines.
     """
     if text.isprintable():
         return text

@@ -1,1 +1,1 @@
-"""Attributes the bytes that a mark has listed to classes, branches, paths, committers and ages."""
+"""Attributes the bytes that a mark listed to classes, branches, paths, committers and ages."""

@@ -1,8 +1,8 @@
-"""``storage_attribution``: the class of each listed byte, and the holders of the live ones.
+"""``storage_attribution``: the class of each listed byte, and the holders of the live bytes.
 
-It stands beside the report, and nothing depends on it. It reads what the mark has written and the
-caches that the mark has filled. What the cache of ranges lacks is not decoded for it: what only
-such ranges hold is live, and attributed to nobody.
+No other asset depends on it. It reads the artifacts of the mark and the caches that the mark
+filled. It does not decode ranges that the cache lacks: objects that only those ranges name are live
+and attributed to no branch.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CELLS: Final = schema(
     "size_class bigint, oldest bigint",
     _OBJECTS,
 )
-#: The branches of each group; null for that of no branch.
+#: The branches of each group; null for the bit of no branch.
 GROUPS: Final = schema("group bigint, branch string")
 #: The active commits, the oldest first.
 COMMITS: Final = schema(
@@ -72,13 +72,13 @@ _SIZES: Final = schema("metarange_id string", _OBJECTS)
 _ENTRIES: Final = ("range_id", "hash", "size", "folder")
 _PRINTS: Final = pa.schema([(name, pa.int64()) for name in relations.PRINTS])
 _RANGES: Final = schema("range_id string", _PRINTS, "oldest bigint")
-#: The folders of entries, and their places in order.
+#: The folders of entries, and the place of each folder in sorted order.
 _FOLDERS: Final = schema("folder string, place bigint")
-#: What entries name, before it is known what of it is listed.
+#: Objects that entries name, before the join with the listing.
 _NAMED: Final = schema("hash bigint, entry_size bigint, place bigint, oldest bigint", _PRINTS)
 #: The ranges that hold the objects of each pair of prints.
 _HOLDING: Final = schema(_PRINTS, "range_id string")
-#: Cells before it is known who holds what.
+#: Cells, before the join with holders and folders.
 _PRINTED: Final = schema(
     (field for field in CELLS if field.name not in {"holders", "folder"}),
     "place bigint",
@@ -92,9 +92,9 @@ class _Commits:
     """The active commits of a mark.
 
     Attributes:
-        rows: of ``COMMITS``, with metarange_id.
+        rows: rows of ``COMMITS``, with metarange_id.
         groups: of their metaranges.
-        heads: the metarange of each branch's HEAD.
+        heads: branch → the metarange of its HEAD.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -102,7 +102,7 @@ class _Commits:
     heads: Mapping[str, str]
 
     def table(self) -> pa.Table:
-        """metarange_id, age_rank, and the words with the group; each metarange once."""
+        """metarange_id, age_rank, and the words with the bit of the group; each metarange once."""
         oldest: dict[str, int] = {}
         for row in self.rows:
             oldest.setdefault(row["metarange_id"], row["age_rank"])
@@ -118,17 +118,17 @@ class _Commits:
 
     @property
     def words(self) -> list[str]:
-        """Names of the columns with room for the groups."""
+        """Names of the columns that hold the bits of all groups."""
         return words_of(len(self.groups.sets))
 
 
 def attribute(ctx: RunContext) -> Manifest:
-    """Write the ``storage_attribution`` asset of a mark, unless it is there.
+    """Write the ``storage_attribution`` asset of a mark, unless it exists.
 
-    Rows of ``CELLS``; beside them ``groups``, ``commits`` and what ``facts`` says.
+    The asset has rows of ``CELLS``, the parts ``groups`` and ``commits``, and facts.
 
     Raises:
-        IntegrityError: an artifact of the mark is missing, or not what its manifest says.
+        IntegrityError: an artifact of the mark is missing, or differs from its manifest.
     """
     started = ctx.clocks.now()
     ctx = ctx.connect()
@@ -208,9 +208,10 @@ def _groups(groups: Groups) -> pa.Table:
 def _computed(
     work: SessionFolder, attempt: AttemptArtifacts, chain: Mapping[str, Manifest], commits: _Commits
 ) -> tuple[dict[str, Sequence[Part]], dict[str, Any]]:
-    """The files of the cells, and the facts; steps between are written to the workspace.
+    """Compute the files of the cells, and the facts, with intermediate results in the workspace.
 
-    One query for all would hold what is listed, what is named and the cells at a time.
+    One single query would hold the listed objects, the named objects and the cells in memory at the
+    same time.
     """
     ctx, frames, committed = work.ctx, work.frames, chain["committed_addresses"]
     ids = attempt.rows(committed, "ranges", ["range_id"])["range_id"]
@@ -230,7 +231,8 @@ def _computed(
         named = relations.with_unread(named, work.read(committed.parts["data"], HASHES))
     objects = _classified(work, chain, work.step(named, "named", _NAMED, _WHAT))
     cells = frames.read(work.written(relations.cells(objects), "cells", _PRINTED, _WHAT))
-    # Written down, since few entries are left: DuckDB would unite the groups of all entries first.
+    # Few entries remain, so they are written first. DuckDB would otherwise unite the groups of all
+    # entries.
     holding = relations.holding_ranges(entries, cells)
     holding = work.step(holding, "holding", _HOLDING, _WHAT)
     holders, folder = relations.holders(holding, ranges, words), f"{ASSET}/data/"
@@ -301,7 +303,7 @@ def _added(rows: Any) -> dict[str, int]:  # noqa: ANN401 - rows with totals
 def _logical(
     frames: Session, pairs: DataFrame, entries: DataFrame, commits: _Commits
 ) -> dict[str, Any]:
-    """Objects and bytes of all active commits, and of all HEADs, if they shared nothing."""
+    """Objects and bytes of all active commits, and of all HEADs, as if they shared no objects."""
     sizes = relations.commit_sizes(pairs, entries)
     rows = frames.collect_rows(sizes, _SIZES, _WHAT)
     of = {row["metarange_id"]: row for row in rows}
@@ -315,7 +317,7 @@ def _logical(
 
 
 def _coverage(chain: Mapping[str, Manifest], unread: int) -> list[str]:
-    """A sentence for each limit of what the figures cover."""
+    """One sentence for each limit of the figures."""
     listing = chain["store_listing"]
     limits = []
     if listing.mode == "committed":

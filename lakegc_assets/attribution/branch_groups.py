@@ -1,9 +1,9 @@
 """Groups of branches that keep each active commit.
 
-A branch keeps what an active commit holds that would be active for this branch alone. What is
-active for another reason (a dangling commit, a protected tag, lakeFS's word, the previous mark) is
-kept by no branch, and a group says so. A set of branches is a number: bit 0 is that of no branch,
-bit n + 1 that of the nth name.
+A branch keeps an active commit that would be active for this branch alone. A commit may also be
+active for another reason: it is dangling, a protected tag names it, lakeFS reports it as active, or
+the previous mark had it. No branch keeps such a commit, and its group has the bit of no branch. A
+set of branches is a number: bit 0 is the bit of no branch, bit n + 1 is the bit of the nth name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakegc_assets.attribution.relations import WORD
 from lakegc_assets.retention.active_commits import SECONDS_A_DAY
 from lakegc_assets.retention.rules import Rules
 
-#: The set of no branch, and the first group: what is live, and kept by no branch.
+#: The set of no branch, and the first group: objects that are live and that no branch keeps.
 NO_BRANCH: Final = 1
 
 
@@ -36,8 +36,8 @@ class Groups:
     """The sets of branches that keep commits.
 
     Attributes:
-        branches: in the order of the bits of a set.
-        sets: the set of each group, by its number.
+        branches: names, in the order of the bits of a set.
+        sets: the set of each group, by the group's number.
         of_metarange: the group of each metarange of an active commit.
     """
 
@@ -46,7 +46,7 @@ class Groups:
     of_metarange: Mapping[str, int]
 
     def united(self, holders: str) -> int:
-        """The set of all branches of some groups, which are words of bits, as decimal numbers."""
+        """The set of all branches of the given groups, which are bit words as decimal numbers."""
         found = 0
         for number, word in enumerate(map(int, holders.split(","))):
             for bit in range(word.bit_length()):
@@ -55,7 +55,7 @@ class Groups:
         return found
 
     def names(self, members: int) -> list[str]:
-        """The branches of a set, without that of no branch."""
+        """The branches of a set, without the bit of no branch."""
         members >>= 1
         return [name for bit, name in enumerate(self.branches) if members >> bit & 1]
 
@@ -66,15 +66,16 @@ def keepers(
     rules: Rules | None,
     now: datetime,
 ) -> dict[str, int]:
-    """The set of the branches that keep each commit; those that none keeps are left out.
+    """The set of the branches that keep each commit, without the commits that no branch keeps.
 
-    As ``retention.active_commits`` has it: a HEAD, what was created within the retention of its
-    branch, and the main parents of these. Without rules a branch keeps its whole main ancestry.
+    The rule is that of ``retention.active_commits``: a branch keeps its HEAD, each commit that was
+    created within its retention, and the main parents of both. Without rules a branch keeps its
+    whole main ancestry.
 
     Args:
         heads: branch → id of its HEAD.
-        commits: the main ancestry of the branches, as far as it is known.
-        rules: of the repository; None where it has none.
+        commits: the known part of the main ancestry of the branches.
+        rules: of the repository; None without rules.
         now: the moment of the mark.
     """
     youngest = _youngest(commits)
@@ -88,7 +89,7 @@ def keepers(
     for threshold, walking in heads_of.items():
         for head, members in walking.items():
             found[head] |= members
-        # Branches with the same threshold walk on together from where they meet.
+        # Branches with the same threshold share one walk from their common ancestor on.
         for commit, latest in reversed(youngest.items()):
             members = walking.get(commit, 0)
             if not members or latest <= threshold:
@@ -104,9 +105,9 @@ def keepers(
 
 
 def _youngest(commits: Mapping[str, Ancestor]) -> dict[str, int]:
-    """The date of the youngest commit in the main ancestry of each, parents before children.
+    """The date of the youngest commit in the main ancestry of each commit, parents first.
 
-    Dates need not grow from parent to child.
+    A child may have an earlier date than its parent.
     """
     found: dict[str, int] = {}
     for one in commits:
@@ -130,9 +131,9 @@ def group(
     """Group metaranges by the branches that keep their commits.
 
     Args:
-        active: commit and metarange of each active commit; empty where it holds nothing.
-        kept_by: the set of branches of each commit; none keeps what is not in it.
-        protected: commits that stay whatever branches do.
+        active: commit and metarange of each active commit; an empty metarange holds no objects.
+        kept_by: the set of branches of each commit; no branch keeps a commit that is missing here.
+        protected: commits that stay independently of all branches.
         heads: names of all branches.
     """
     sets: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Files below ``_lakefs/``, which no listing of a mark has: lakeFS's own, and ours."""
+"""Files below ``_lakefs/``, which a mark does not list: those of lakeFS and of this product."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GC: Final = "_lakefs/retention/gc/"
 _MARK: Final = re.compile(
     rf"{_GC}(?:unified|uncommitted|addresses|addresses\.text|reports)/(?:mark_id=)?([^/]+)/"
 )
-#: Kinds by what keys begin with, the first that fits.
+#: Kinds by key prefix; the first match decides.
 _KINDS: Final = (
     (TRASH, OURS, "trash"),
     (PINS, OURS, "pins"),
@@ -34,7 +34,7 @@ _KINDS: Final = (
 
 
 def own_files(store: ObjectStore, runs: Collection[str]) -> list[tuple[str, str, int, int]]:
-    """Class, kind, objects and bytes of what lies below ``_lakefs/`` now; ``runs`` are ours."""
+    """Class, kind, objects and bytes of the files below ``_lakefs/`` now; ``runs`` are our own."""
     ours = frozenset(runs)
     found: dict[tuple[str, str], list[int]] = {}
     for page in store.list(_FOLDER):

@@ -1,12 +1,13 @@
-"""Relations that give each listed object its class and its holders; and totals of both.
+"""Relations that give each listed object its class and its holders, and the totals of both.
 
 The holders of an object are a set of *groups*. A group is the set of branches that keep a commit,
-so there are few of them. Group n is bit ``n % WORD`` of the column ``word_<n // WORD>``: sets are
-united by their bits, whatever number of commits they come from.
+so there are few groups. Group n is bit ``n % WORD`` of the column ``word_<n // WORD>``. A bitwise
+OR unites sets of any number of commits.
 
-There are far fewer sets of ranges than objects that they name. So a row of an object has nothing of
-its holders but the sums of two random numbers of each of its ranges, its *prints*, and the sets are
-united for one object of each pair of sums. Sums of different ranges are equal once in 2**72 times.
+There are far fewer sets of ranges than objects that they name. So the row of an object holds only
+its *prints*: the sums of two random numbers of each of its ranges. The sets are united for one
+object of each pair of sums. Two different sets of ranges have equal sums with a probability of
+2**-72.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from pyspark.sql import Column, DataFrame
 
 from lakegc_assets.engine.relation import F, Window, relation
 
-#: Bits of a word; all of them are positive numbers.
+#: Bits per word; every word is a non-negative number.
 WORD: Final = 62
-#: Columns with the random numbers of a range, and their sums; and bits of one, so that the sum is a
-#: long for an object that is named 2**27 times.
+#: Columns with the random numbers of a range and with their sums, and the bits of one random
+#: number. The sum fits a long for an object that is named up to 2**27 times.
 PRINTS: Final = ("print_0", "print_1")
 PRINT_BITS: Final = 36
-#: What an object is: each is of exactly one class, the first that fits.
+#: Classes of objects: an object has exactly one class, the first that matches.
 SWEPT: Final = "swept since"
 COMMITTED: Final = "live and committed"
 STAGED: Final = "staged"
@@ -38,23 +39,23 @@ UNKNOWN: Final = "unknown"
 TOO_YOUNG: Final = "too young"
 NOT_ADOPTED: Final = "not named by the adopted mark"
 UNEXPLAINED: Final = "unexplained"
-#: What a commit holds and the listing lacks; no part of what is listed.
+#: The class of objects that a commit names and the listing lacks; no listed object has it.
 NOT_LISTED: Final = "not listed"
-#: Upper ends of the classes of ages, in days, and of sizes, in bytes; -1 stands for all above.
+#: Upper limits of the age classes, in days, and of the size classes, in bytes; -1 for all above.
 AGES: Final = (1, 7, 30, 90, 180, 365, 730)
 SIZES: Final = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 27, 1 << 30, 1 << 34)
 ABOVE: Final = -1
 _AGE_COLUMNS: Final = {f"since_{days}": days for days in AGES}
-#: The largest total of bytes: far more than any store holds.
+#: The largest total of bytes, far more than any store holds.
 MOST: Final = 2**62
-#: What the lower half of a number stays below.
+#: Exclusive upper limit of the lower half of a 64-bit number.
 _HALF: Final = 2**32
-#: What cells are told apart by, besides their folders and holders.
+#: Columns that identify a cell, besides its folder and its holders.
 _CELL: Final = ("class", "why", "also_needed", "age", "size_class", "oldest")
 
 
 def words_of(groups: int) -> list[str]:
-    """The names of the columns that have room for so many groups."""
+    """The names of the columns that hold the bits of this number of groups."""
     return [f"word_{number}" for number in range(-(-groups // WORD))]
 
 
@@ -62,7 +63,7 @@ def words_of(groups: int) -> list[str]:
 def range_groups(
     ranges: DataFrame, pairs: DataFrame, commits: DataFrame, words: Sequence[str]
 ) -> DataFrame:
-    """The groups of each live range: those of all commits that have it.
+    """The groups of each live range: the groups of all commits that have it.
 
     Args:
         ranges: range_id, and its prints.
@@ -72,8 +73,8 @@ def range_groups(
 
     Returns:
         The columns of ``ranges``; oldest, the least age_rank of the commits, null where no active
-        commit has the range; and the words. A live range that no active commit has is held by the
-        first group alone, that of no branch.
+        commit has the range; and the words. If no active commit has a live range, only the first
+        group, of no branch, holds it.
     """
     found = (
         pairs.join(commits, "metarange_id")
@@ -89,13 +90,13 @@ def range_groups(
 
 @relation
 def numbered_folders(entries: DataFrame) -> DataFrame:
-    """The folders of entries, each once, with their places in order from 1 on (folder, place).
+    """The folders of entries, each once, with their sorted places from 1 on (folder, place).
 
-    Objects have the places of their folders: Spark has to sort them for the least of several texts,
-    and not for that of several numbers.
+    Objects carry the place and not the folder: Spark has to sort to find the least of several
+    texts, but not to find the least of several numbers.
     """
     named = entries.where(F.col("folder").isNotNull()).select("folder").distinct()
-    # All of them are in one order; PySpark warns of a window that does not say so.
+    # All rows are in one window; PySpark warns about a window without a partition.
     named = named.withColumn("together", F.lit(1))
     place = F.row_number().over(Window.partitionBy("together").orderBy("folder"))
     return named.select("folder", place.cast("bigint").alias("place"))
@@ -107,13 +108,12 @@ def named_objects(entries: DataFrame, ranges: DataFrame, folders: DataFrame) -> 
 
     Args:
         entries: range_id, hash, size, folder: the entries of the live ranges.
-        ranges: as ``range_groups`` returns them: one for each of the entries.
+        ranges: as ``range_groups`` returns them: one row for the range of each entry.
         folders: as ``numbered_folders`` returns them.
 
     Returns:
-        hash; entry_size (bytes); place, of its folder, of several the first, null where there is
-        none; oldest, null where no active commit has such a range; and the sums of the prints of
-        the ranges.
+        hash; entry_size (bytes); place of its first folder, null without a folder; oldest, null
+        where no active commit has such a range; and the sums of the prints of the ranges.
     """
     named = entries.join(ranges.select("range_id", *PRINTS, "oldest"), "range_id")
     named = named.join(folders, "folder", "left")
@@ -127,14 +127,14 @@ def named_objects(entries: DataFrame, ranges: DataFrame, folders: DataFrame) -> 
 
 @relation
 def with_unread(named: DataFrame, committed: DataFrame) -> DataFrame:
-    """Named objects, and a row for each other live object, whose holders are not known.
+    """Named objects, and one row for each other live object, for which the holders are not known.
 
     Args:
         named: as ``named_objects`` returns them.
-        committed: hash: Committed DF, as often as its files have it.
+        committed: hash: Committed DF, with the duplicates of its files.
 
     Returns:
-        The columns of ``named``; in the added rows all but the hash are null.
+        The columns of ``named``; in the added rows all columns but the hash are null.
     """
     unread = committed.select("hash").distinct().join(named.select("hash"), "hash", "left_anti")
     nobody = ("entry_size", "place", "oldest", *PRINTS)
@@ -144,11 +144,11 @@ def with_unread(named: DataFrame, committed: DataFrame) -> DataFrame:
 
 @relation
 def needs(staged: DataFrame, referenced: DataFrame) -> DataFrame:
-    """Objects needed by something else than a commit (hash, is_staged): each hash once.
+    """Objects that a staged entry or another repository needs (hash, is_staged), each hash once.
 
     Args:
-        staged: hash: Uncommitted DF; is_staged is 1 of these.
-        referenced: hash: addresses that other repositories name; 0 of these if not staged, too.
+        staged: hash: Uncommitted DF; its rows get is_staged 1.
+        referenced: hash: addresses that other repositories name; is_staged 0 if not staged as well.
     """
     named = staged.select("hash", F.lit(1).alias("is_staged")).unionByName(
         referenced.select("hash", F.lit(0).alias("is_staged"))
@@ -158,15 +158,16 @@ def needs(staged: DataFrame, referenced: DataFrame) -> DataFrame:
 
 @relation
 def exceptions(spared: DataFrame, *sweeps: DataFrame) -> DataFrame:
-    """Spared objects with their reasons, and those that a sweep has deleted since the listing.
+    """Spared objects with their reasons, and objects that a sweep deleted after the listing.
 
     Args:
         spared: address, why.
         sweeps: address, outcome: the records of sweeps.
 
     Returns:
-        address, spared_why (of several the first; null where only sweeps name it) and is_swept
-        (true where a sweep has deleted it or found it missing, else null): each address once.
+        address, spared_why (the first of several; null where only sweeps name the address) and
+        is_swept (true where a sweep deleted the object or found it missing, else null): each
+        address once.
     """
     found = spared.select("address", "why", F.lit(None).cast("boolean").alias("is_swept"))
     for one in sweeps:
@@ -191,7 +192,7 @@ def classified(
     moments: DataFrame,
     otherwise: str,
 ) -> DataFrame:
-    """The class of each listed object, and of what commits hold besides.
+    """The class of each listed object, and of the unlisted objects that commits name.
 
     Args:
         listing: address, hash, size, last_modified, in_place: Store DF.
@@ -199,42 +200,42 @@ def classified(
         needs: hash, is_staged: as ``needs`` returns it.
         garbage: address, hash, reason: the candidates, each once.
         exceptions: address, spared_why, is_swept: as ``exceptions`` returns them.
-        moments: one row with ``cutoff``, and with the columns of ``moments_of``. Times are columns
-            and not literals, so that the plan of one run is that of the next.
-        otherwise: the class of what fits in no other one.
+        moments: one row with ``cutoff`` and the columns of ``moments_of``. Times are columns and
+            not literals, so that every run has the same query plan.
+        otherwise: the class of objects that match no other class.
 
     Returns:
-        class, why, size, also_needed (true where it is listed, and something else than a commit
-        needs it, too), place, oldest, age (the most days; null of what is not listed), size_class
-        (the most bytes), the prints, and object: the hash of what a commit holds. A row for each
-        listed object, and one for each address of a commit that is not listed, with the size that
-        its entry says.
+        class, why, size, also_needed (true where the object is listed, and a staged entry or
+        another repository needs it too), place, oldest, age (the upper limit in days; null for
+        unlisted objects), size_class (the upper limit in bytes), the prints, and object: the hash
+        of an object that a commit names. There is one row for each listed object, and one for each
+        unlisted address of a commit, with the size of its entry.
     """
-    # Of what is not listed SQLFrame has no hash behind an outer join.
+    # SQLFrame loses the hash of unlisted objects after an outer join, so ``object`` carries a copy.
     held = named.withColumn("object", F.col("hash"))
     explained = with_reasons(listing, garbage, exceptions)
-    # Addresses and times end here: what is listed and what is named are both large, so the rows of
-    # their join are short.
+    # Addresses and times are dropped here: the listed and the named objects are both large, so the
+    # join gets short rows.
     listed = with_needs(without_needs(explained, moments, otherwise), needs)
     return of_one_class(listed.join(held, "hash", "full_outer"))
 
 
-# Each step is a relation, for SQLFrame copies all that a plan has at each operation on it.
+# Each step is a relation of its own, because every operation of SQLFrame copies the whole plan.
 
 
 @relation
 def with_reasons(listing: DataFrame, garbage: DataFrame, exceptions: DataFrame) -> DataFrame:
-    """Listed objects with the reason why each is garbage, and what is exceptional of it."""
+    """Listed objects with the reason why each is garbage, and with its exceptions."""
     found = listing.join(garbage, ["hash", "address"], "left")
     return found.join(exceptions, "address", "left")
 
 
 @relation
 def without_needs(found: DataFrame, moments: DataFrame, otherwise: str) -> DataFrame:
-    """The first class that fits each listed object if nothing needs it, and why.
+    """The first class that matches each listed object if nothing needs it, and the reason.
 
     Returns:
-        hash, size, age, why, and unneeded: that class.
+        hash, size, age, why, and unneeded: the class.
     """
     modified = F.col("last_modified")
     unneeded = (
@@ -260,13 +261,13 @@ def without_needs(found: DataFrame, moments: DataFrame, otherwise: str) -> DataF
 
 @relation
 def with_needs(listed: DataFrame, needs: DataFrame) -> DataFrame:
-    """Listed objects, and whether something else than a commit needs each."""
+    """Listed objects, with a flag for those that a staged entry or another repository needs."""
     return listed.join(needs, "hash", "left")
 
 
 @relation
 def of_one_class(found: DataFrame) -> DataFrame:
-    """The class of each object, listed or held; see ``classified``."""
+    """The class of each object that is listed or that a commit names; see ``classified``."""
     unneeded, is_staged = F.col("unneeded"), F.col("is_staged")
     kind = (
         F.when(unneeded.isNull(), F.lit(NOT_LISTED))
@@ -298,11 +299,11 @@ def of_one_class(found: DataFrame) -> DataFrame:
 
 
 def moments_of(cutoff: datetime, start: datetime) -> dict[str, datetime]:
-    """The moments that classes depend on, by the names of their columns.
+    """The moments that the classes depend on, by the names of their columns.
 
     Args:
-        cutoff: an object that was written since is too young.
-        start: of the run, from which ages are counted back.
+        cutoff: an object written at or after it is too young.
+        start: of the run; ages are counted back from it.
     """
     ages = {name: start - timedelta(days=days) for name, days in _AGE_COLUMNS.items()}
     return {"cutoff": cutoff, **ages}
@@ -310,14 +311,14 @@ def moments_of(cutoff: datetime, start: datetime) -> dict[str, datetime]:
 
 @relation
 def cells(objects: DataFrame) -> DataFrame:
-    """Objects and bytes of all that is equal in all that is asked for: totals are made of these.
+    """Objects and bytes, grouped by all columns that totals need.
 
     Args:
         objects: as ``classified`` returns them.
 
     Returns:
-        class, why, also_needed, age, size_class, oldest, place, the prints, object (one of those
-        that a commit holds), objects, bytes.
+        class, why, also_needed, age, size_class, oldest, place, the prints, object (one of the
+        objects that a commit names), objects, bytes.
     """
     return objects.groupBy(*_CELL, "place", *PRINTS).agg(
         F.min("object").alias("object"),
@@ -328,14 +329,14 @@ def cells(objects: DataFrame) -> DataFrame:
 
 @relation
 def holding_ranges(entries: DataFrame, cells: DataFrame) -> DataFrame:
-    """The ranges that hold the objects with each pair of prints, looked up by one of the objects.
+    """The ranges that hold the objects with each pair of prints, found by one of the objects.
 
     Args:
         entries: range_id, hash, ...: the entries of the live ranges.
         cells: as ``cells`` returns them.
 
     Returns:
-        The prints, and range_id, as often as the range names the object.
+        The prints, and range_id, once for each entry of the range that names the object.
     """
     some = cells.where(F.col(PRINTS[0]).isNotNull())
     some = some.groupBy(*PRINTS).agg(F.min("object").alias("hash"))
@@ -364,7 +365,7 @@ def holders(holding: DataFrame, ranges: DataFrame, words: Sequence[str]) -> Data
 
 @relation
 def with_holders(cells: DataFrame, holders: DataFrame, folders: DataFrame) -> DataFrame:
-    """Objects and bytes of the cells, with the same holders in place of the prints.
+    """Objects and bytes of the cells, with holders in place of prints.
 
     Args:
         cells: as ``cells`` returns them.
@@ -372,15 +373,15 @@ def with_holders(cells: DataFrame, holders: DataFrame, folders: DataFrame) -> Da
         folders: as ``numbered_folders`` returns them.
 
     Returns:
-        class, why, also_needed, age, size_class, oldest, folder, holders (null of what no range is
-        known to name), objects, bytes.
+        class, why, also_needed, age, size_class, oldest, folder, holders (null where no known range
+        names the objects), objects, bytes.
     """
     named = cells.join(holders, list(PRINTS), "left").join(folders, "place", "left")
     return totals(named, [*_CELL, "folder", "holders"])
 
 
 def _class_of(limits: Sequence[tuple[Column, int]]) -> Column:
-    """The number beside the first condition that holds; ``ABOVE`` where none does."""
+    """The number of the first condition that holds; ``ABOVE`` if none holds."""
     (first, label), *others = limits
     found = F.when(first, F.lit(label))
     found = reduce(lambda column, one: column.when(one[0], F.lit(one[1])), others, found)
@@ -388,23 +389,25 @@ def _class_of(limits: Sequence[tuple[Column, int]]) -> Column:
 
 
 def _total(name: str) -> Column:
-    """The sum of a column, at most ``MOST``: it may be larger than any number of 64 bits.
+    """The sum of a column, at most ``MOST``: the sum may exceed a number of 64 bits.
 
-    Who links an object tells lakeFS its size, and sizes of commits count what they share again.
+    The client that links an object tells lakeFS its size, and the sizes of commits count shared
+    objects several times.
     """
-    # The halves of numbers are added up by themselves: sums of decimals take several times as long.
+    # The two halves of the numbers are summed separately: sums of decimals take several times as
+    # long.
     half = F.col(name) % F.lit(_HALF)
     low = F.sum(half).cast("decimal(38,0)")
     high = F.sum(((F.col(name) - half) / F.lit(_HALF)).cast("bigint")).cast("decimal(38,0)")
     whole = high * F.lit(_HALF) + low
-    # The least and the greatest of null and a number would be that number.
+    # The least and the greatest of null and a number would return that number.
     found = F.when(whole > F.lit(MOST), F.lit(MOST)).when(whole < F.lit(-MOST), F.lit(-MOST))
     return found.otherwise(whole).cast("bigint")
 
 
 @relation
 def totals(found: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Objects and bytes of cells, by some of their columns."""
+    """Objects and bytes of cells, grouped by the given columns."""
     sums = (_total(name).alias(name) for name in ("objects", "bytes"))
     return found.groupBy(*by).agg(*sums)
 
@@ -420,7 +423,11 @@ def by_folder(found: DataFrame, depth: int) -> DataFrame:
 
 @relation
 def commit_sizes(pairs: DataFrame, entries: DataFrame) -> DataFrame:
-    """Objects and bytes that each metarange names (metarange_id, objects, bytes): logical sizes."""
+    """Logical size of each metarange: the objects and bytes that it names.
+
+    Returns:
+        metarange_id, objects, bytes.
+    """
     sizes = entries.groupBy("range_id").agg(
         F.count(F.lit(1)).alias("objects"), _total("size").alias("bytes")
     )

@@ -1,7 +1,7 @@
-"""The storage of a repository by branch, path and so on: totals of a ``storage_attribution``.
+"""The storage of a repository by branch, path and other dimensions, from a ``storage_attribution``.
 
-All of these are of what is live and committed, but for the classes, which are of all that is
-listed. What branches share counts for each of them, so branches do not add up; paths,
+Classes cover all listed objects. All other dimensions cover live, committed objects. An object that
+several branches share counts for each of them, so the branches do not add up to the total. Paths,
 commits, committers, ages and sizes do.
 """
 
@@ -42,12 +42,12 @@ class Use:
 
     Attributes:
         key: its name.
-        objects: that it holds.
-        bytes: of these.
-        only: objects and bytes that no other branch holds; of branches alone.
-        freed: those that would be free once the branch is deleted, and its commits have left their
-            retention; of branches alone.
-        more: what else is known, of commits.
+        objects: the number of objects that it holds.
+        bytes: of these objects.
+        only: objects and bytes that no other branch holds; for branches alone.
+        freed: objects and bytes that become free after the branch is deleted and its commits have
+            left their retention; for branches alone.
+        more: further facts of commits.
     """
 
     key: str
@@ -77,8 +77,8 @@ class Usage:
         repository: lakeFS repository.
         manifest: of the ``storage_attribution``.
         by: the dimension.
-        rows: the largest first, ages and sizes in their order.
-        problems: where the classes do not add up to the mark.
+        rows: the largest first; ages and sizes in their own order.
+        problems: sentences about classes that do not add up to the mark.
     """
 
     repository: str
@@ -112,13 +112,13 @@ class Usage:
 
 
 def usage(ctx: RunContext, by: str, depth: int) -> Usage:
-    """Add up what is live, by one of ``DIMENSIONS``; the mark is attributed where it is not yet.
+    """Add up live storage by one of ``DIMENSIONS``, after attributing the mark if that is missing.
 
-    ``depth`` is the number of folders of a path that count.
+    ``depth`` is the number of folders of a path that are used.
 
     Raises:
         RefusedError: the run is unknown, or its mark did not finish.
-        IntegrityError: an artifact of the mark is missing, or not what its manifest says.
+        IntegrityError: an artifact of the mark is missing, or differs from its manifest.
     """
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     require_candidates(attempt)
@@ -133,11 +133,11 @@ def usage(ctx: RunContext, by: str, depth: int) -> Usage:
 
 
 def logical(manifest: Manifest) -> dict[str, Any]:
-    """Sizes of commits and HEADs if they shared nothing, beside what the store has of them.
+    """Sizes of commits and HEADs as if they shared no objects, and the stored size to compare.
 
     Returns:
-        ``stored``, ``of_heads`` and ``of_commits``, with objects and bytes each. What is stored is
-        as entries say, in the listing or not.
+        ``stored``, ``of_heads`` and ``of_commits``, with objects and bytes each. Stored sizes come
+        from entries, also of objects that the listing lacks.
     """
     facts = manifest.facts
     stored = [(row[2], row[3]) for row in facts["classes"] if row[0] == COMMITTED]
@@ -160,11 +160,11 @@ class _Dimensions:
     """The rows of a ``storage_attribution`` by each dimension, in methods of its name.
 
     Attributes:
-        frames: to compute with.
-        live: its cells of what is live and committed.
+        frames: the session.
+        live: the cells of live, committed objects.
         attempt: of the mark.
         manifest: of the ``storage_attribution``.
-        depth: how many folders of a path make a row.
+        depth: number of folders of a path that make a row.
     """
 
     frames: Session
@@ -176,7 +176,7 @@ class _Dimensions:
     def by_branch(self) -> list[Use]:
         groups = self._groups()
         by_holders = relations.totals(self.live, ["holders", "also_needed"])
-        # In the mode committed nothing was looked at that was known to be held.
+        # A mark in the mode committed did not list the objects that active commits hold.
         listed = self.manifest.mode != "committed"
         branches = range(1, len(groups.branches) + 1) if listed else ()
         held: dict[int, list[int]] = {1 << n: [0] * 6 for n in branches}
@@ -281,7 +281,7 @@ def _bits(members: int) -> list[int]:
 
 
 def _power(size: int) -> str:
-    """A power of two in the largest unit that it is a multiple of."""
+    """A power of two, in the largest unit that divides it."""
     step = (size.bit_length() - 1) // 10
     return f"{size >> 10 * step:,} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[step]}"
 

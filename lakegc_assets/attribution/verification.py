@@ -1,4 +1,4 @@
-"""Verifies, by sums of its own, that the rows of a ``storage_attribution`` add up to the mark."""
+"""Verifies, with its own sums, that the rows of a ``storage_attribution`` add up to the mark."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lakegc_assets.wording import counted
 
 
 def problems(attempt: AttemptArtifacts, attribution: Manifest) -> list[str]:
-    """A sentence for each sum that is not what the manifests of listing and candidates say.
+    """One sentence for each sum that differs from the manifests of listing and candidates.
 
-    The rows are read from their files and added up here, not by the relations that made them.
+    The rows are read from their files and added up here, without the relations that made them.
     """
     objects: Counter[str] = Counter()
     sizes: Counter[str] = Counter()

@@ -1,1 +1,1 @@
-"""Forecasts the garbage under other retention rules, and in time under today's."""
+"""Forecasts the garbage under other retention rules, and later in time under today's rules."""

@@ -1,4 +1,4 @@
-"""Proposed retention rules: changes of one repository's rules, and rules of many repositories."""
+"""Proposed retention rules: changes for one repository, and rules for many repositories."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ State = Literal["to be set", "same", "has others", "read-only"]
 
 @dataclass(frozen=True)
 class Change:
-    """A difference to today's rules.
+    """A change to today's rules.
 
     Attributes:
-        rules: in place of today's; None for those.
-        default: days by default; None for what the rules have.
-        branches: days of single branches, added to those of the rules.
+        rules: rules that replace today's; None to keep today's.
+        default: default retention in days; None for the default of the rules.
+        branches: retention in days of single branches, added to those of the rules.
         without: branches that are to be deleted.
-        retain: rules that keep more than lakeFS's, in place of today's; None for those.
+        retain: rules, in addition to lakeFS's, that replace today's; None to keep today's.
     """
 
     rules: Rules | None = None
@@ -35,11 +35,11 @@ class Change:
     retain: Retain | None = None
 
     def of(self, today: Rules | None) -> Rules:
-        """The other rules, by today's, None where there are none.
+        """Apply the change to today's rules, which are None without rules.
 
         Raises:
-            ConfigurationError: there are none, and no default was given; or lakeFS would take these
-                for none, or cannot follow them.
+            ConfigurationError: there are no rules and the change has no default; or lakeFS would
+                treat the new rules as no rules, or cannot follow them.
         """
         base = today if self.rules is None else self.rules
         if base is None and self.default is None:
@@ -57,7 +57,7 @@ class Change:
 
 
 def require_rules(rules: Rules) -> None:
-    """Refuse what lakeFS stores as no rules at all: then all that was ever committed stays."""
+    """Refuse rules that lakeFS stores as no rules: without rules, all committed objects stay."""
     if not rules.default_retention_days and not rules.branches:
         raise ConfigurationError(
             "lakeFS takes a default of 0 days, without a rule of a branch, for no rules, and keeps "
@@ -66,18 +66,18 @@ def require_rules(rules: Rules) -> None:
 
 
 def todays_rules(raw: object) -> Rules | None:
-    """Retention rules as lakeFS answers them; None where it has none."""
+    """Retention rules as lakeFS returns them; None without rules."""
     return None if raw is None else Rules.parse(raw)
 
 
 def apply_rules(client: LakeFSWriter, repository: str, before: Rules | None, after: Rules) -> None:
-    """Set the rules ``after``, unless those shown as today's (``before``) were changed meanwhile.
+    """Set the rules ``after``, unless the rules in lakeFS differ from ``before``, which were shown.
 
     Raises:
-        ConfigurationError: lakeFS would take them for none.
-        RefusedError: other rules hold by now.
-        IntegrityError: lakeFS took them, and answers with others.
-        LakeFSError: the server did not answer, or did not take them.
+        ConfigurationError: lakeFS would treat the rules as no rules.
+        RefusedError: other rules are set now.
+        IntegrityError: lakeFS accepted the rules, and returns different ones.
+        LakeFSError: the server did not answer, or rejected the rules.
     """
     require_rules(after)
     now = todays_rules(client.gc_rules(repository))
@@ -97,9 +97,9 @@ def apply_rules(client: LakeFSWriter, repository: str, before: Rules | None, aft
 
 @dataclass(frozen=True)
 class Compared:
-    """The rules that hold in lakeFS for a repository, None without any, and those that are to.
+    """The rules of a repository in lakeFS, None without rules, and the rules to set.
 
-    In the state ``has others`` it has rules of its own, which stay.
+    In the state ``has others`` the repository has rules of its own, which stay.
     """
 
     repository: str
@@ -118,9 +118,9 @@ class Compared:
 
 
 def compare_rules(client: LakeFSClient, defaults: DefaultRules, *, replace: bool) -> list[Compared]:
-    """The repositories that rules are for, by name, and the rules that hold there.
+    """The repositories that rules are defined for, by name, with their rules in lakeFS.
 
-    With ``replace``, they take the place of other rules that a repository has.
+    With ``replace``, the defined rules replace the other rules of a repository.
     """
     found = []
     for repository in client.repositories():

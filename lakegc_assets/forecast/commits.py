@@ -1,4 +1,4 @@
-"""The time for which each commit of a mark keeps what it holds, under other rules and today's."""
+"""The time for which each commit of a mark keeps its objects, under other rules and today's."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ from lakegc_assets.run.history import Earlier
 
 @dataclass(frozen=True)
 class Span:
-    """The time for which something is kept.
+    """The time for which an object or commit is kept.
 
     Attributes:
-        days: the least default retention, in days, under which it is, with the other rules of
-            branches; 0 for always, ``NEVER`` for none.
-        left: days for which today's rules keep it; 0 where they do not, ``FOREVER`` for always.
+        days: the least default retention, in days, that keeps it, with the branch rules of the
+            other rules; 0 for always, ``NEVER`` for no default.
+        left: days for which today's rules keep it; 0 if they do not keep it, ``FOREVER`` for
+            always.
     """
 
     days: int = NEVER
@@ -49,16 +50,18 @@ class Span:
 
 @dataclass(frozen=True)
 class MarkedCommits:
-    """The commits of a repository as a mark found them.
+    """The commits of a repository as a mark read them.
 
     Attributes:
-        commits: all that it reached, and what an earlier mark knew and lakeFS still has.
+        commits: all commits that the mark reached, and commits of an earlier mark that lakeFS still
+            has.
         heads: HEAD of each branch.
-        active: why each active commit was.
-        known: all reasons that it hands on, of commits that are kept below some paths, too.
+        active: reason why each active commit was active.
+        known: all reasons that the mark hands on, also of commits that are kept only below some
+            paths.
         tagged: commits that tags protect.
         tags: commit of each tag.
-        rules: that it followed; None where there were none.
+        rules: the rules that the mark followed; None without rules.
     """
 
     commits: Mapping[str, Commit]
@@ -73,7 +76,7 @@ class MarkedCommits:
 def read_marked_commits(
     client: LakeFSClient, attempt: AttemptArtifacts, manifest: Manifest
 ) -> MarkedCommits:
-    """Read the commits of a mark again: of their parents it records the first ones only.
+    """Read the commits of a mark again, because the mark records only their first parents.
 
     Raises:
         IntegrityError: lakeFS does not have a commit that the mark reached.
@@ -100,7 +103,7 @@ def read_marked_commits(
     if FORGOTTEN in manifest.parts:
         forgotten = attempt.rows(manifest, FORGOTTEN, ["commit_id"])["commit_id"].to_pylist()
         for commit_id in forgotten:
-            # What nothing leads to any more need not be whole.
+            # The ancestry of a commit that no branch or tag leads to may be incomplete.
             with suppress(IntegrityError):
                 commits |= load_commits(
                     client, attempt.repository, [commit_id], commits, by_name=False
@@ -120,19 +123,19 @@ def spans_of(
     retain: Retain = NO_RETAIN,
     other_retain: Retain = NO_RETAIN,
 ) -> dict[str, Span]:
-    """The span for which each commit keeps what it holds.
+    """The span for which each commit keeps its objects.
 
     Args:
         marked: the commits.
-        today: today's rules; None where there are none, so that all commits are active.
-        branches: days of the branches that have a rule of their own under the other rules.
+        today: today's rules; None without rules, which keep all commits active.
+        branches: retention in days of the branches that have their own rule under the other rules.
         without: branches that are to be deleted.
         now: the moment of the mark.
-        retain: today's rules that keep more than lakeFS's.
-        other_retain: the other ones.
+        retain: today's rules in addition to lakeFS's.
+        other_retain: the rules that replace ``retain``.
 
     Raises:
-        ConfigurationError: there is no such branch.
+        ConfigurationError: a named branch does not exist.
         IntegrityError: a commit is missing, or main parents form a circle.
     """
     gone = set(without)
@@ -163,9 +166,10 @@ def spans_of(
 
 
 def _called_active(marked: MarkedCommits, found: Mapping[str, Span], same: Span) -> dict[str, Span]:
-    """The spans of active commits, which are ``same`` at least.
+    """The spans of active commits, at least ``same``.
 
-    Some lakeFS alone calls active: at least under the rules that it was asked about.
+    Only lakeFS calls some of them active: they are, at least under the rules in the request to
+    lakeFS.
     """
     return {
         commit_id: found[commit_id] | same
@@ -183,7 +187,7 @@ def spans_of_paths(
     retain: Retain,
     other_retain: Retain,
 ) -> dict[str, dict[str, Span]]:
-    """The span for which each commit keeps what it has below each pattern of paths, at least.
+    """The span for which each commit keeps its objects below each path pattern, at least.
 
     Arguments and errors are those of ``spans_of``.
     """
@@ -212,7 +216,7 @@ def spans_of_paths(
 
 
 def _left_under(marked: MarkedCommits, rules: Rules, now: datetime) -> dict[str, int]:
-    """Days for which rules keep each commit, with what the mark knew of some."""
+    """Days for which rules keep each commit, including commits that only the mark calls active."""
     active = active_commits(marked.commits, marked.heads, rules, now).active
     kept = still_inside([marked.known], heads=marked.heads, rules=rules, now=now)
     previous = {commit_id: reasons[0] for commit_id, reasons in kept.items()}

@@ -1,8 +1,9 @@
-"""Forecasts the mark under other retention rules, beside today's, by what a mark has read.
+"""Forecasts the mark under other retention rules and under today's, from the data of a mark.
 
-The moment is that of the mark: its listing, its HEADs, its cutoff. What sweeps have deleted since
-is left out. All that a mark does is done but for its last question to lakeFS, which objects it
-serves although nothing lists them: of what the mark has not asked about, this is not known.
+The forecast is for the moment of the mark: its listing, its HEADs, its cutoff. Objects that sweeps
+deleted since then are left out. The forecast repeats all steps of a mark but the last: it does not
+ask lakeFS which unlisted objects it serves. So this is unknown for objects that the mark did not
+ask about.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ EXACT: Final = "exact"
 AT_MOST: Final = "at most"
 AT_LEAST: Final = "at least"
 ABOUT: Final = "about"
-#: Days of default retention of the curve.
+#: Default retentions of the curve, in days.
 CURVE: Final = range(1, 366)
-#: Days from the mark on for which it is said what today's rules free.
+#: Days after the mark for which the forecast says how much today's rules free.
 LATER_DAYS: Final = (7, 30, 90)
 _WHAT: Final = "add up what is freed"
 
 
 @dataclass(frozen=True)
 class Amount:
-    """Objects and bytes that a mark would name: exact, or at most, at least or about so many."""
+    """Objects and bytes that a mark would name: exact, at most, at least, or about this many."""
 
     objects: int
     bytes: int
@@ -55,20 +56,21 @@ class Forecast:
 
     Attributes:
         repository: lakeFS repository.
-        mark: run that it is made by.
+        mark: run that the forecast is computed from.
         as_of: the moment of that mark.
-        todays_rules: those that hold in lakeFS; None where there are none.
-        rules: the other ones.
-        todays_retain: those of the mark that keep more than lakeFS's.
-        retain: the other ones of these.
-        without_branches: branches that are thought to be deleted.
-        today: what a mark under today's rules would name.
-        forecast: what one under the other rules would name.
-        unverified: of the forecast what today's rules keep: lakeFS was not asked whether it serves
-            some of it.
-        curve: what a mark would name under the other rules, with each default from 1 to 365 days.
-        later: what one under today's rules would name after some days, if nobody writes.
-        notes: what has to be known to read it, in sentences.
+        todays_rules: the rules in lakeFS; None without rules.
+        rules: the other rules.
+        todays_retain: the mark's rules in addition to lakeFS's.
+        retain: the rules that replace ``todays_retain``.
+        without_branches: branches that the forecast treats as deleted.
+        today: objects that a mark under today's rules would name.
+        forecast: objects that a mark under the other rules would name.
+        unverified: the part of the forecast that today's rules keep: the mark did not ask lakeFS
+            whether it serves some of it.
+        curve: objects that a mark would name under the other rules, for each default from 1 to 365
+            days.
+        later: objects that a mark under today's rules would name after some days without writes.
+        notes: facts that a reader of the forecast has to know, in sentences.
     """
 
     repository: str
@@ -88,7 +90,7 @@ class Forecast:
 
     @property
     def changes(self) -> bool:
-        """Return whether the other rules are others than today's, or branches are left out."""
+        """Return whether the other rules differ from today's, or branches are left out."""
         today = (self.todays_rules, self.todays_retain)
         return today != (self.rules, self.retain) or bool(self.without_branches)
 
@@ -116,13 +118,13 @@ class Forecast:
 
 
 def forecast(ctx: RunContext, change: Change, run: str | None = None) -> Forecast:
-    """Say what other rules would free, by a mark: None for the latest one of the whole store.
+    """Compute how much other rules free, from a mark: None for the latest mark of the whole store.
 
     Raises:
         RefusedError: there is no such mark.
-        ConfigurationError: the change makes no sense here.
-        IntegrityError: an artifact of the mark is missing or damaged, or lakeFS does not have a
-            commit any more that the mark has reached.
+        ConfigurationError: the change does not fit this repository.
+        IntegrityError: an artifact of the mark is missing or damaged, or lakeFS no longer has a
+            commit that the mark reached.
     """
     ctx = ctx.connect()
     attempt = _marked(ctx, run)
@@ -132,7 +134,7 @@ def forecast(ctx: RunContext, change: Change, run: str | None = None) -> Forecas
 
 
 def _marked(ctx: RunContext, run: str | None) -> AttemptArtifacts:
-    """The attempt of the mark that a forecast is made by."""
+    """The attempt of the mark that the forecast is computed from."""
     how = f"`{command_line('mark', ctx.repository)}` makes one"
     found = [
         one
@@ -200,7 +202,7 @@ def _forecast(mark: Mark, client: LakeFSClient, change: Change) -> Forecast:
 
 
 def _has_staged(client: LakeFSClient, repository: str, branch: str) -> bool:
-    """True where something is staged on a branch, or the branch is gone: it may have been."""
+    """Return whether a branch has staged entries, or is gone and may have had some."""
     try:
         return any(True for _ in client.diff_branch(repository, branch))
     except NotFoundError:
@@ -209,13 +211,13 @@ def _has_staged(client: LakeFSClient, repository: str, branch: str) -> bool:
 
 @dataclass(frozen=True)
 class _Bounds:
-    """The reasons why amounts are bounds.
+    """The reasons why amounts are bounds and not exact.
 
     Attributes:
-        missing: how long each range or metarange is kept whose content is not known.
+        missing: span of each range or metarange with unknown contents.
         marked: rules that the mark followed.
-        staged: branches that are thought to be deleted, and on which something is staged.
-        unlisted: slices that were made after the cutoff, and that the mark has not listed.
+        staged: branches that the forecast treats as deleted, and that have staged entries.
+        unlisted: slices that were made after the cutoff, and that the mark did not list.
     """
 
     missing: Sequence[Span]
@@ -224,20 +226,20 @@ class _Bounds:
     unlisted: int
 
     def knows(self, default: int) -> bool:
-        """True where all commits are known that a default keeps.
+        """Return whether all commits that a default retention keeps are known.
 
-        lakeFS alone knows the commits that nothing leads to, as those of deleted branches; and it
-        tells of those that its rules keep.
+        Only lakeFS knows the commits that no branch or tag leads to, as those of deleted branches.
+        lakeFS reports only the ones that its current rules keep.
         """
         return self.marked is not None and default <= self.marked.default_retention_days
 
     def under(self, default: int) -> str:
-        """The bound of what a mark would name under a default."""
+        """The bound of the objects that a mark would name under a default retention."""
         too_much = not self.knows(default) or any(span.days <= default for span in self.missing)
         return _bound(too_much=too_much, too_little=bool(self.staged))
 
     def after(self, today: Rules | None, days: int) -> str:
-        """The bound of what a mark would name under today's rules after some days."""
+        """The bound of the objects that a mark would name under today's rules after some days."""
         unmarked = self.marked is None
         known = unmarked if today is None else self.knows(today.default_retention_days)
         too_much = not known or any(span.left > days for span in self.missing)
@@ -245,28 +247,28 @@ class _Bounds:
 
 
 def _bound(*, too_much: bool, too_little: bool) -> str:
-    """The bound of an amount in which something may be too much, or missing."""
+    """The bound of an amount that may include too much, or may lack objects."""
     if too_little:
         return ABOUT if too_much else AT_LEAST
     return AT_MOST if too_much else EXACT
 
 
 def _amount(rows: Iterable[Mapping[str, int]], default: int, bound: str, which: str = "") -> Amount:
-    """The garbage under a default: all that needs a longer one to be kept."""
+    """The garbage under a default retention: all objects that only a longer one keeps."""
     freed = [row for row in rows if row["days"] > default]
     objects, size = (sum(row[f"{which}{name}"] for row in freed) for name in ("objects", "bytes"))
     return _bounded(objects, size, bound)
 
 
 def _bounded(objects: int, size: int, bound: str) -> Amount:
-    # Fewer than none there are not.
+    # No amount is below zero.
     return Amount(objects, size, EXACT if bound == AT_MOST and not objects else bound)
 
 
 def _notes(
     outlook: Outlook, bounds: _Bounds, today: Rules | None, rules: Rules, unverified: Amount
 ) -> list[str]:
-    """Sentences without which a forecast cannot be read."""
+    """Sentences that a reader needs to understand a forecast."""
     notes = []
     if unverified.objects:
         notes.append(

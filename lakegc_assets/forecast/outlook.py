@@ -1,7 +1,7 @@
-"""The outlook: which default retention keeps each object of a mark, and until when today's does.
+"""The outlook: the default retention that keeps each object of a mark, and its end under today's.
 
-One pass over the ranges that the mark and its predecessors have decoded. Ranges that are not in
-their cache are not read: what they hold is not known, and so what depends on them is a bound.
+It makes one pass over the ranges that the mark and its predecessors decoded. It does not read
+ranges that the cache lacks. Their contents are unknown, so figures that depend on them are bounds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.history import dataset_of, earlier
 from lakegc_assets.run.pins import pinned
 
-#: Columns of what relations take and give.
+#: Columns of the inputs and results of relations.
 _SPAN: Final = schema("days bigint, left bigint")
 RANGES: Final = schema("range_id string", _SPAN)
 DOUBTFUL: Final = schema("last_part string", _SPAN)
@@ -48,14 +48,14 @@ _WHAT: Final = "find what keeps each object"
 
 @dataclass(frozen=True)
 class Mark:
-    """A mark that a forecast is made by.
+    """The mark that a forecast is computed from.
 
     Attributes:
         ctx: of the repository.
         frames: the session.
         attempt: of the mark.
         chain: its manifests, by asset.
-        url: of the store to work in.
+        url: of the store for intermediate files.
     """
 
     ctx: RunContext
@@ -70,10 +70,10 @@ class Held:
     """Ranges, and the time for which each is kept.
 
     Attributes:
-        spans: how long each range is kept that is cached, by its id.
-        last_parts: of addresses in them that nobody can place.
-        missing: how long each range or metarange is kept that is not cached.
-        below: how long what ranges hold below paths is kept: prefix and range, with the span.
+        spans: span of each cached range, by its id.
+        last_parts: last path components of addresses in them that cannot be resolved.
+        missing: span of each range or metarange that is not cached.
+        below: span of the entries of ranges below paths, by prefix and range.
     """
 
     spans: Mapping[str, Span]
@@ -84,12 +84,12 @@ class Held:
 
 @dataclass(frozen=True)
 class Outlook:
-    """The objects that are freed under some default retention, or at some later day.
+    """The objects that become free under some default retention, or on a later day.
 
     Attributes:
         objects: rows of ``OUTLOOK``.
-        missing: how long each range or metarange is kept that was not known.
-        unfinished: runs whose sweeps have not finished.
+        missing: span of each range or metarange that is not known.
+        unfinished: runs with unfinished sweeps.
     """
 
     objects: Dataset
@@ -104,17 +104,17 @@ def look_out(
     paths: Mapping[str, Mapping[str, Span]],
     until: datetime,
 ) -> Outlook:
-    """Find out which default keeps each object, and for how long today's rules do.
+    """Compute the default retention that keeps each object, and for how long today's rules keep it.
 
     Args:
-        mark: that the forecast is made by.
-        commits: that it knew.
-        spans: how long each of them keeps what it holds.
-        paths: how long, by the pattern, each of them keeps what it has below some paths.
-        until: objects that were written before it are of interest.
+        mark: the mark that the forecast is computed from.
+        commits: the commits that the mark knew.
+        spans: span for which each commit keeps its objects.
+        paths: by pattern, the span for which each commit keeps its objects below some paths.
+        until: only objects that were written before it are of interest.
 
     Raises:
-        IntegrityError: an artifact of the mark is missing or damaged, or a pin is.
+        IntegrityError: an artifact of the mark, or a pin, is missing or damaged.
     """
     frames = mark.frames
     held = _held(mark, commits, spans, paths)
@@ -131,14 +131,14 @@ def look_out(
 
 
 def _rows(schema: pa.Schema, spans: Iterable[tuple[str | tuple[str, ...], Span]]) -> pa.Table:
-    """A row for each key, which is one value or several, with its span."""
+    """One row for each key, which is one value or several values, with its span."""
     keys = [((key,) if isinstance(key, str) else key, span) for key, span in spans]
     rows = [dict(zip(schema.names, (*key, s.days, s.left), strict=True)) for key, s in keys]
     return pa.Table.from_pylist(rows, schema)
 
 
 def _entries(mark: Mark, ranges: Collection[str], *columns: str) -> DataFrame:
-    """Columns of what ranges name."""
+    """The given columns of the entries of ranges."""
     ids = pa.array(sorted(ranges), pa.string())
     table = pa.table({"range_id": ids, "entries": pa.nulls(len(ids), pa.int64())})
     return range_frame(mark.ctx, mark.frames, table, list(columns))
@@ -153,20 +153,20 @@ def _held(
     spans: Mapping[str, Span],
     paths: Mapping[str, Mapping[str, Span]],
 ) -> Held:
-    """The span of each range: that of the commit that keeps it longest."""
+    """The span of each range: the span of the commit that keeps it longest."""
     ctx, connections = mark.ctx, mark.ctx.connections
     of_metaranges = _of_metaranges(commits, spans)
     cached = cached_metaranges(connections)
     missing = [span for one, span in of_metaranges.items() if one not in cached]
     there = {one: span for one, span in of_metaranges.items() if one in cached}
-    # The highest rank counts, which is that of the least days.
+    # The highest rank wins, and the least number of days must win, so the days are negated.
     by_days = ranges_of(ctx, {one: -span.days for one, span in there.items()}).rows
     by_left = ranges_of(ctx, {one: span.left for one, span in there.items()}).rows
     of_ranges = {one: span for (one,), span in _spans(by_days, by_left, "range_id").items()}
     below, not_cached = _below(mark, commits, paths, cached)
     missing += not_cached
     if mark.chain["active_commits"].facts["rules"] is None:
-        # A mark without rules read ranges that no commit has which is known.
+        # A mark without rules also read ranges that no known commit has.
         read = mark.attempt.read("committed_addresses", "ranges", ["range_id"])
         never = dict.fromkeys(read["range_id"].to_pylist(), Span(NEVER, FOREVER))
         of_ranges = never | of_ranges
@@ -183,7 +183,7 @@ def _held(
 
 
 def _of_metaranges(commits: Mapping[str, Commit], spans: Mapping[str, Span]) -> dict[str, Span]:
-    """The span of each metarange: that of the commit that keeps it longest."""
+    """The span of each metarange: the span of the commit that keeps it longest."""
     found: dict[str, Span] = {}
     for commit_id, commit in commits.items():
         if commit.metarange_id:
@@ -198,9 +198,9 @@ def _below(
     paths: Mapping[str, Mapping[str, Span]],
     cached: Collection[str],
 ) -> tuple[dict[tuple[str, str], Span], list[Span]]:
-    """The spans of ranges below paths; and those of metaranges that are not ``cached``.
+    """The spans of ranges below paths, and of the metaranges that are not ``cached``.
 
-    ``paths`` says for how long, by the pattern, commits keep what they have below it.
+    ``paths`` gives, by pattern, the span for which commits keep their objects below the paths.
     """
     there: dict[str, dict[str, Span]] = {}
     missing: list[Span] = []
@@ -216,7 +216,7 @@ def _below(
 
 
 def _spans(by_days: pa.Table, by_left: pa.Table, *key: str) -> dict[tuple[str, ...], Span]:
-    """The span of each range, by columns that name it: the days are ranks, those of one negated."""
+    """The span of each range, by the columns that name it; days are negated ranks."""
     days, left = (
         {tuple(row[name] for name in key): row["rank"] for row in rows.to_pylist()}
         for rows in (by_days, by_left)
@@ -225,7 +225,7 @@ def _spans(by_days: pa.Table, by_left: pa.Table, *key: str) -> dict[tuple[str, .
 
 
 def _held_below(mark: Mark, held: Held) -> list[DataFrame]:
-    """The spans of objects below paths; no frame where no rule names any."""
+    """The spans of objects below paths; None if no rule names a path."""
     if not held.below:
         return []
     spans = _rows(PATHS, (((one, prefix), span) for (prefix, one), span in held.below.items()))
@@ -234,9 +234,9 @@ def _held_below(mark: Mark, held: Held) -> list[DataFrame]:
 
 
 def _last_parts(mark: Mark, held: Held) -> dict[str, Span]:
-    """Last path components of live addresses that nobody can place (``DOUBTFUL``).
+    """Last path components of live addresses that cannot be resolved (``DOUBTFUL``).
 
-    Those that no range has are of what is staged, or of other repositories: they stay.
+    Components that no range has come from staged entries or other repositories; their objects stay.
     """
     found = dict(held.last_parts)
     for asset in ("committed_addresses", "uncommitted_snapshot"):
@@ -250,7 +250,7 @@ def _last_parts(mark: Mark, held: Held) -> dict[str, Span]:
 
 
 def _judged(mark: Mark, swept: Sequence[Dataset], until: datetime) -> DataFrame:
-    """Listed objects that only commits of the repository may hold, judged as a mark does."""
+    """Listed objects that only commits of the repository may hold, judged as a mark judges them."""
     frames, listing = mark.frames, mark.chain["store_listing"]
 
     def read(schema: pa.Schema, asset: str, part: str) -> DataFrame:
@@ -279,7 +279,7 @@ def _judged(mark: Mark, swept: Sequence[Dataset], until: datetime) -> DataFrame:
 
 
 def _swept(mark: Mark) -> tuple[list[Dataset], list[str]]:
-    """Records of sweeps since the listing, and the runs whose sweeps have not finished."""
+    """Records of sweeps since the listing, and the runs with unfinished sweeps."""
     ctx, listing = mark.ctx, mark.chain["store_listing"]
     found = sweeps_since(ctx, listing)
     since = earlier(ctx.root, ctx.repository, "swept_set", listing.namespace, "")

@@ -1,7 +1,7 @@
-"""Relations: the default from which on an object is kept, the days for which it is, and totals.
+"""Relations: the default retention that keeps an object, the days it has left, and the totals.
 
-``days`` is the least default retention, in days, under which something holds an object; ``left``
-is the number of days for which today's rules hold it. A *range* has both, those of the commit that
+``days`` is the least default retention, in days, under which something holds an object. ``left`` is
+the number of days for which today's rules hold it. A *range* has both values of the commit that
 keeps it longest.
 """
 
@@ -19,7 +19,7 @@ from lakegc_assets.retention.thresholds import FOREVER, NEVER
 
 @relation
 def spared_by_lakefs(spared: DataFrame) -> DataFrame:
-    """Objects that a mark spared (address, why) since lakeFS serves them, or may serve them."""
+    """Objects that a mark spared (address, why) because lakeFS serves them, or may serve them."""
     return spared.where(F.col("why").isin(SERVED, UNVERIFIED))
 
 
@@ -28,8 +28,8 @@ def held_below(entries: DataFrame, ranges: DataFrame) -> DataFrame:
     """The spans of objects that ranges name below some paths (hash, days, left).
 
     Args:
-        entries: range_id, hash, folder: what ranges name, and the folders that paths begin with.
-        ranges: range_id, prefix, days, left: what such a path must begin with, empty for any.
+        entries: range_id, hash, folder: entries of the ranges, with the folder of their path.
+        ranges: range_id, prefix, days, left: the prefix that a path must have, empty for any path.
     """
     held = entries.join(ranges, "range_id").where(F.col("folder").startswith(F.col("prefix")))
     return held.select("hash", "days", "left")
@@ -43,21 +43,22 @@ def outlook(
     doubtful: DataFrame,
     *below: DataFrame,
 ) -> DataFrame:
-    """The objects that are freed under some default retention, or at some later day.
+    """The objects that become free under some default retention, or on a later day.
 
     Args:
-        judged: address, hash, size, last_modified, why: what is not staged, and that nothing but
-            commits of the repository may hold; with the reason why a mark would spare it, or null.
-        entries: range_id, hash: what ranges name.
+        judged: address, hash, size, last_modified, why: objects that are not staged and that only
+            commits of the repository may hold; with the reason why a mark would spare them, or
+            null.
+        entries: range_id, hash: entries of the ranges.
         ranges: range_id, days, left: each once.
-        doubtful: last_part, days, left: last path components of addresses that ranges name and
-            that nobody can place; each once. What ends like one of them is held like it.
-        below: hash, days, left: what else holds objects, as ``held_below`` gives it.
+        doubtful: last_part, days, left: last path components of addresses that ranges name and that
+            cannot be resolved; each once. An object with such a last component is kept as long.
+        below: hash, days, left: objects that are held otherwise, as ``held_below`` returns them.
 
     Returns:
-        address, size, last_modified, days, left, unseen: what is spared for another reason than
-        that an upload in parts was not seen before is left out, and so is what is kept for ever
-        under every default.
+        address, size, last_modified, days, left, unseen. Objects that every default keeps for ever
+        are left out. So are objects that are spared, unless the reason is an upload in parts that
+        no earlier listing saw.
     """
     spared = F.col("why").isNotNull() & (F.col("why") != F.lit(NOT_SEEN))
     objects = judged.where(~spared)
@@ -89,14 +90,14 @@ def outlook(
 
 @relation
 def totals_by_days(outlook: DataFrame, cutoff: datetime) -> DataFrame:
-    """Totals of what could be freed now, by the least default that keeps it.
+    """Totals of the objects that could be freed now, by the least default that keeps them.
 
     Args:
-        outlook: as ``outlook`` gives it.
-        cutoff: only what was written before it can be a candidate.
+        outlook: as ``outlook`` returns it.
+        cutoff: only objects written before it can be candidates.
 
     Returns:
-        days, objects, bytes; and of these those that today's rules keep: new_objects, new_bytes.
+        days, objects, bytes; and new_objects and new_bytes, the part that today's rules keep.
     """
     now = outlook.where(~F.col("unseen") & (F.col("last_modified") < F.lit(cutoff)))
     is_new = F.col("left") > F.lit(0)
@@ -110,18 +111,18 @@ def totals_by_days(outlook: DataFrame, cutoff: datetime) -> DataFrame:
 
 @relation
 def total_later(outlook: DataFrame, cutoff: datetime, days: int) -> DataFrame:
-    """The total that today's rules free after some days in which nobody writes.
+    """The total that today's rules free after some days without writes.
 
     Args:
-        outlook: as ``outlook`` gives it.
-        cutoff: only what was written before it can be a candidate then.
+        outlook: as ``outlook`` returns it.
+        cutoff: only objects written before it can be candidates then.
         days: 0 for now.
 
     Returns:
-        One row: objects, and bytes, null where there are none.
+        One row: objects, and bytes, null without objects.
     """
     then = outlook.where((F.col("left") <= F.lit(days)) & (F.col("last_modified") < F.lit(cutoff)))
-    # What a listing has seen is known by the next mark as an upload that was finished.
+    # The next mark counts an upload that this listing saw as finished.
     if not days:
         then = then.where(~F.col("unseen"))
     return then.agg(F.count(F.lit(1)).alias("objects"), F.sum("size").cast("bigint").alias("bytes"))

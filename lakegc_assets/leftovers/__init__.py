@@ -1,1 +1,1 @@
-"""Leftovers of a lakeFS server and its stores, which no collection of a repository finds."""
+"""Finds objects of a lakeFS server that no collection of a repository finds."""

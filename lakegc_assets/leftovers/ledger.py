@@ -1,9 +1,10 @@
-"""The record of each removal of leftovers: its objects, before the first delete, and its outcomes.
+"""The record of each removal of leftovers: the planned objects and the outcomes.
 
-``<artifacts>/_leftover-removals/<id>/``: ``planned/*.parquet`` names every object that is to go,
-``begin.json``, written last of the plan, makes it count, ``outcomes/*.parquet`` holds the store's
-answers batch by batch, and ``end.json`` says that it ended. Where a process was killed, what is in
-the plan and in no outcome may or may not be gone: the store tells.
+``<artifacts>/_leftover-removals/<id>/`` has ``planned/*.parquet`` with every object to delete,
+written before the first delete. ``begin.json`` is the last file of the plan and makes it valid.
+``outcomes/*.parquet`` holds the store's answers batch by batch. ``end.json`` says that the removal
+ended. After a killed process, a planned object without an outcome may exist or not: only the store
+knows.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.values import LISTING_SCHEMA, DeleteOutcome
 
-#: No component and no repository can have this name.
+#: A folder name that no component and no repository can have.
 FOLDER: Final = "_leftover-removals"
-#: What is to go: an object, or an upload where ``upload_id`` is not empty.
+#: An object to delete, or an upload to abort if ``upload_id`` is not empty.
 PLANNED: Final = LISTING_SCHEMA.append(pa.field("upload_id", pa.string(), nullable=False))
 OUTCOMES: Final = schema(
     "key string not null, upload_id string not null, outcome string not null, error_code string, "
@@ -38,21 +39,21 @@ _ROWS: Final = 100_000
 
 @dataclass(frozen=True)
 class Removal(JsonRecord, damaged="nobody can tell what was to go"):
-    """A removal that was begun."""
+    """A removal that has begun."""
 
-    #: Sorts by time.
+    #: Id that sorts by time.
     id: str
     kind: str
     #: Repository, or URL of a namespace.
     where: str
-    #: That keys are relative to.
+    #: URL that keys are relative to.
     url: str
-    #: Who wanted it.
+    #: Person who requested the removal.
     by: str
-    #: Objects that were to go, and their bytes.
+    #: Number of planned objects, and their bytes.
     objects: int
     size: int
-    #: URL below which each object was copied before; empty for no backup.
+    #: URL below which each object was copied before its delete; empty without a backup.
     backup: str
 
 
@@ -65,13 +66,13 @@ class Ledger:
         self._batches = 0
 
     def begin(self, planned: pa.Table) -> None:
-        """Record what is to go. Nothing may be deleted before this has returned."""
+        """Record the plan. The caller may delete only after this returns."""
         for number, at in enumerate(range(0, planned.num_rows, _ROWS)):
             write_rows(self._store, f"planned/{number:06}.parquet", planned.slice(at, _ROWS))
         self._store.create("begin.json", self.removal.to_bytes())
 
     def add(self, outcomes: Sequence[DeleteOutcome], upload_ids: Sequence[str] = ()) -> None:
-        """Record the answers of a batch; ``upload_ids`` are those of aborted uploads."""
+        """Record the answers of a batch; ``upload_ids`` are the ids of aborted uploads."""
         now = datetime.now(timezone.utc)
         ids = upload_ids or [""] * len(outcomes)
         rows = [
@@ -82,7 +83,7 @@ class Ledger:
         self._batches += 1
 
     def end(self, facts: dict[str, Any]) -> None:
-        """Record that it ended."""
+        """Record that the removal ended."""
         self._store.put("end.json", json.dumps(facts, indent=1).encode())
 
 
@@ -92,19 +93,19 @@ def new_removal_id() -> str:
 
 
 def removals(root: ArtifactRoot) -> list[Removal]:
-    """All removals that were begun, in the order of time.
+    """All removals that have begun, in the order of time.
 
     Raises:
-        IntegrityError: what one says of itself is damaged.
+        IntegrityError: the record of a removal is damaged.
     """
     return [removal for removal, _ in _begun(root)]
 
 
 def unfinished(root: ArtifactRoot) -> list[Removal]:
-    """The removals that were begun and did not end, in the order of time.
+    """The removals that have begun and not ended, in the order of time.
 
     Raises:
-        IntegrityError: what one says of itself is damaged.
+        IntegrityError: the record of a removal is damaged.
     """
     return [removal for removal, store in _begun(root) if not store.exists("end.json")]
 
@@ -115,6 +116,6 @@ def _begun(root: ArtifactRoot) -> Iterator[tuple[Removal, ObjectStore]]:
         try:
             begun = Removal.from_bytes(store.get("begin.json"), f"{store.url}/begin.json")
         except ObjectNotFoundError:
-            # It was killed while it planned: nothing was deleted.
+            # The process was killed before the plan was complete: it deleted nothing.
             continue
         yield begun, store

@@ -1,14 +1,14 @@
 """Ranges and metaranges below ``_lakefs/`` that no commit, branch or dump of refs names.
 
-A merge or an import that failed leaves them behind. What is not known to be unreferenced stays:
-everything younger than 30 days, every dump of refs, all that a dump names, and all ranges that a
-metarange names which stays. The files are listed first and the server's commits dumped afterwards,
-so that what is committed in between is seen. They are reported only: a server may commit an old
-table at any time without writing it again (docs/safety.md).
+A failed merge or import leaves them. A table stays unless it is known to be unreferenced. So these
+stay: tables younger than 30 days, dumps of refs, tables that a dump names, and ranges of a
+metarange that stays. The files are listed before the server dumps its commits, so a commit made in
+between is seen. The tables are only reported: a server may at any time commit an old table without
+writing it again (docs/safety.md).
 
-A dump is lakeFS's own list of all commits, branches and tags of a repository, of commits that
-nothing leads to as well. What a branch was compacted into stands in a field that some servers do
-not have: so every value that could be the id of a table counts, whatever its field is called.
+A dump is lakeFS's own list of all commits, branches and tags of a repository, including commits
+that no branch or tag leads to. The field with the result of a compaction exists only in some lakeFS
+versions. So every value that could be the id of a table counts, in any field.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.values import LISTING_SCHEMA
 
 _ENTITIES: Final = ("commit", "branch", "tag")
-#: A protobuf's string of 64 hex digits; matches may overlap.
+#: A string of 64 hex digits in a protobuf message; matches may overlap.
 _ID: Final = re.compile(rb"(?=\x40([0-9a-f]{64}))")
 _PLAIN_ID: Final = re.compile(rb"[0-9a-f]{64}")
 _THREADS: Final = 8
-#: What is younger may be of a commit, a merge or an import that goes on.
+#: Age below which a table may belong to a running commit, merge or import.
 MIN_AGE: Final = timedelta(days=30)
 _FOLDER: Final = "_lakefs/"
 _TABLE: Final = re.compile(rf"{_FOLDER}[0-9a-f]{{64}}")
@@ -50,32 +50,32 @@ _TABLE: Final = re.compile(rf"{_FOLDER}[0-9a-f]{{64}}")
 
 @dataclass(frozen=True)
 class Dumped:
-    """Ids in some files of dumps; those of several files unite."""
+    """Ids in some files of dumps; ids of several files are united."""
 
-    #: Of the commits that they list.
+    #: Commits that the files list.
     commits: frozenset[str] = frozenset()
-    #: Of commits that these, or branches and tags, say that there are.
+    #: Parents of these commits, and commits of branches and tags, which must exist.
     needed: frozenset[str] = frozenset()
-    #: Of the metaranges of these commits.
+    #: Metaranges of these commits.
     metaranges: frozenset[str] = frozenset()
-    #: Of the ranges that they say a dump consists of.
+    #: Ranges that make up a dump, as the files name them.
     ranges: frozenset[str] = frozenset()
-    #: Everything in them that may be the id of a table.
+    #: All values in the files that may be the id of a table.
     named: frozenset[str] = frozenset()
 
 
 def _read_dumps(connections: Connections, ids: Collection[str]) -> Dumped:
-    """Read the files below ``_lakefs/`` that are dumps of refs, metaranges and ranges alike.
+    """Read files below ``_lakefs/`` that are dumps of refs, both metaranges and ranges.
 
     Raises:
-        IntegrityError: one is missing or damaged, or no dump.
+        IntegrityError: a file is missing or damaged, or is not a dump.
     """
     found = thread_map(partial(_read, connections), sorted(ids), _THREADS)
     return _joined(found)
 
 
 def _read_dump_of(connections: Connections, metarange_id: str, listed: Collection[str]) -> Dumped:
-    """Read one dump, of all ranges that its metarange names.
+    """Read one dump, with all ranges that its metarange names.
 
     ``listed``: ids of the files of dumps that the store lists.
 
@@ -107,7 +107,7 @@ def _read(connections: Connections, table_id: str) -> Dumped:
             raise IntegrityError(f"the dump {table_id} names its ranges in an unknown form")
         return Dumped(ranges=frozenset(ids), named=frozenset(named | ids))
     if entity != "commit":
-        # The identity of a branch, and of a tag, is its commit.
+        # The identity of a branch or tag is its commit.
         return Dumped(needed=frozenset(ids), named=frozenset(named | ids))
     try:
         commits = [decode_commit_data(record.value) for record in table.records]
@@ -140,13 +140,13 @@ class UnreferencedTables:
     """Tables below ``_lakefs/`` of a repository that nothing names."""
 
     repository: str
-    #: As the store lists them (``LISTING_SCHEMA``), metaranges first.
+    #: Rows as the store lists them (``LISTING_SCHEMA``), metaranges first.
     tables: pa.Table
-    #: How many of them are metaranges.
+    #: Number of metaranges among the tables.
     metaranges: int
-    #: How many ranges and metaranges there are, dumps included.
+    #: Number of all ranges and metaranges, dumps included.
     listed: int
-    #: How many of those are files of dumps of refs, which always stay.
+    #: Number of files of dumps of refs among these, which always stay.
     dumps: int
 
     @property
@@ -158,10 +158,11 @@ class UnreferencedTables:
 def unreferenced_tables(ctx: RunContext) -> UnreferencedTables:
     """The old tables of a repository that nothing names, by two dumps that agree.
 
-    lakeFS dumps its refs where there are old tables.
+    If there are old tables, this makes lakeFS dump its refs.
 
     Raises:
-        IntegrityError: a table is missing or damaged, or cannot be told; or a dump is not whole.
+        IntegrityError: a table is missing or damaged, or its kind is unknown; or a dump is
+            incomplete.
         LakeFSError: the server does not dump its refs.
     """
     listed, old = _tables(ctx.connections.store())
@@ -173,7 +174,7 @@ def unreferenced_tables(ctx: RunContext) -> UnreferencedTables:
     known = _known(ctx, commits)
     unnamed = _unnamed(ctx, old, known)
     if unnamed:
-        # A list that ended early by chance is longer the next time.
+        # A list that the server cut short by a temporary fault is longer the next time.
         known = _known(ctx, commits | known.commits | known.heads)
         unnamed &= _unnamed(ctx, old, known)
     first = unnamed & known.metaranges
@@ -189,10 +190,10 @@ def unreferenced_tables(ctx: RunContext) -> UnreferencedTables:
 def is_accounted_for(ctx: RunContext) -> bool:
     """Return whether logs and earlier dumps name all old tables, so that no new dump is needed.
 
-    Each dump stays below ``_lakefs/``: a report that nothing is left over is to leave nothing.
+    Each dump stays below ``_lakefs/``, and a report without leftovers must not add files.
 
     Raises:
-        IntegrityError: something that is named cannot be read.
+        IntegrityError: a named table cannot be read.
     """
     _, old = _tables(ctx.connections.store())
     if not old.num_rows:
@@ -211,23 +212,23 @@ def is_accounted_for(ctx: RunContext) -> bool:
 
 @dataclass(frozen=True)
 class _Known:
-    """The ids of what is known, by the dump or the logs."""
+    """The ids that dumps or logs name."""
 
-    #: Of all commits.
+    #: All commits.
     commits: frozenset[str]
-    #: Of those that branches and tags of the dump have.
+    #: Commits of branches and tags in the dump.
     heads: frozenset[str]
-    #: Of files of dumps, and of metaranges, below ``_lakefs/``.
+    #: Files of dumps, and metaranges, below ``_lakefs/``.
     dumps: frozenset[str]
     metaranges: frozenset[str]
-    #: Of all that any dump, or the logs, name.
+    #: All ids that any dump, or the logs, name.
     named: frozenset[str]
 
 
 def _known(ctx: RunContext, before: Collection[str]) -> _Known:
-    """Let lakeFS dump its refs, and read this dump and all others.
+    """Make lakeFS dump its refs, and read this dump and all others.
 
-    A whole dump has all commits that there were ``before``. Raises IntegrityError: it is not whole.
+    A complete dump has all commits in ``before``. Raises IntegrityError if it is incomplete.
     """
     dump = ctx.client.dump_refs(ctx.repository)
     tables = all_tables(ctx, ())
@@ -239,7 +240,7 @@ def _known(ctx: RunContext, before: Collection[str]) -> _Known:
     dumps, metaranges = _of_kind(tables, "refs"), _of_kind(tables, "metaranges")
     said = {i: _read_dump_of(ctx.connections, i, dumps) for i in dump.metaranges}
     commits = said[dump.commits_meta_range_id]
-    # A branch may have got a commit behind the list of commits.
+    # A branch may have received a commit after lakeFS wrote the list of commits.
     heads = frozenset().union(*(one.needed for one in said.values() if one is not commits))
     if missing := sorted((commits.needed | set(before)) - commits.commits):
         raise IntegrityError(
@@ -263,16 +264,16 @@ def _of_kind(tables: Tables, kind: str) -> frozenset[str]:
 
 
 def _unnamed(ctx: RunContext, listed: pa.Table, known: _Known) -> set[str]:
-    """The ids of those of some listed tables that nothing names."""
+    """The ids of the listed tables that nothing names."""
     ids = {key.removeprefix(_FOLDER) for key in listed["key"].to_pylist()}
     ids -= known.named | known.dumps
-    # A damaged one of these stops here: nobody knows what it names.
+    # A damaged metarange stops the run here: the ranges that it names are unknown.
     named = ranges_of(ctx, dict.fromkeys(known.metaranges - ids, 0)).rows["range_id"]
     return ids - set(named.to_pylist())
 
 
 def _tables(store: ObjectStore) -> tuple[pa.Table, pa.Table]:
-    """The ranges and metaranges that a store lists, dumps included; and those that are old."""
+    """All ranges and metaranges that a store lists, dumps included; and the old ones."""
     pages = [LISTING_SCHEMA.empty_table()]
     for page in store.list_to_the_end(_FOLDER):
         which = [_TABLE.fullmatch(key) is not None for key in page["key"].to_pylist()]

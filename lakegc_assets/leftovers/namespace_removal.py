@@ -1,10 +1,11 @@
 """Removes a namespace that no repository has.
 
-Its marker goes last, so that what a killed removal leaves still says whose it was.
+The marker is deleted last. After a killed removal, the marker therefore still names the repository
+and server.
 
-An import takes objects where they are: what was imported from the namespace of a repository that is
-deleted by now is live, and lies there. So every repository of the server is read before, with all
-of its ranges.
+An import does not copy objects. Objects imported from the namespace of a deleted repository are
+live and still in that namespace. So the removal first reads every repository of the server, with
+all of its ranges.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.values import LISTING_SCHEMA
 
 _LAKEFS = "_lakefs/"
-#: Staged addresses that are held at a time.
+#: Number of staged addresses in memory at a time.
 STAGED_AT_ONCE: Final = 50_000
 
 
 def plan_namespace(server: Server, url: str, *, unclaimed: bool) -> Plan:
     """Plan the removal of a namespace in which the server has no repository.
 
-    ``unclaimed``: somebody knows that no other lakeFS server uses it.
+    ``unclaimed``: a person confirms that no other lakeFS server uses it.
 
     Raises:
-        RefusedError: it stays, and why.
-        LakegcError: it cannot be read wholly.
+        RefusedError: the namespace must stay; the message has the reason.
+        LakegcError: the namespace cannot be read completely.
     """
     place = StorageNamespace.parse(url)
     _require_nobodys(server, place)
@@ -78,7 +79,7 @@ def remove_namespace(
     """Remove a namespace, as ``plan_namespace`` plans it; the number of objects by outcome.
 
     Raises:
-        RefusedError: it stays, and why; or it is not what was confirmed.
+        RefusedError: the namespace must stay, or the plan is not the confirmed one.
         LakegcError: something could not be read, recorded or removed; remove it again.
     """
     place = StorageNamespace.parse(url)
@@ -98,11 +99,11 @@ def remove_namespace(
 
 
 def _require_nobodys(server: Server, place: StorageNamespace) -> None:
-    """Require that no repository has a place, in it or around it.
+    """Require that no repository has its namespace at a place, in it or around it.
 
     Raises:
-        RefusedError: one has, or the list of repositories is not whole.
-        LakegcError: nobody can tell.
+        RefusedError: a repository has, or the list of repositories is incomplete.
+        LakegcError: the namespace of a repository is not known.
     """
     if owner := server.owner_of(place, _repositories_beside(server, place)):
         raise RefusedError(
@@ -111,11 +112,11 @@ def _require_nobodys(server: Server, place: StorageNamespace) -> None:
 
 
 def named_by(server: Server, place: StorageNamespace) -> str:
-    """The repository that may name an object in a place, and where, in words; empty for none.
+    """The repository that may name an object in a place, with the entry, in words; empty for none.
 
     Raises:
-        RefusedError: the list of repositories is not whole.
-        LakegcError: a repository cannot be read, so that nobody knows.
+        RefusedError: the list of repositories is incomplete.
+        LakegcError: a repository cannot be read, so its entries are not known.
     """
     for one in _repositories_beside(server, place):
         if place.is_same_kind(one.storage_namespace):
@@ -128,10 +129,10 @@ def named_by(server: Server, place: StorageNamespace) -> str:
 
 
 def _repositories_beside(server: Server, place: StorageNamespace) -> list[Repository]:
-    """All repositories, of which the one that the marker of a namespace names must not be hidden.
+    """All repositories, after a check that the repository in the namespace's marker is not hidden.
 
     Raises:
-        RefusedError: the list is not whole.
+        RefusedError: the list is incomplete.
         LakegcError: the marker is damaged, or the server does not answer.
     """
     known = known_server(server.open(place.url()))
@@ -145,7 +146,7 @@ def _named_in(server: Server, ctx: RunContext, other: Other, place: StorageNames
         while some := list(islice(addresses, STAGED_AT_ONCE)):
             if _any(inside(place, pa.array(some, pa.string()))):
                 return f"in what is staged on {branch!r}"
-    # Behind what is staged, so that what is committed meanwhile is seen as one or the other.
+    # Tables are read after staged entries, so an entry that is committed meanwhile is seen in one.
     tables = tables_of(server.client, other, heads, server.root.open(FOLDER, "_cache"))
     ranges = live_ranges(
         ctx.at(server.client, other.connections), tables.metaranges, every=True

@@ -1,9 +1,9 @@
 """Storage namespaces below the configured roots that no repository of the server has.
 
-lakeFS leaves all objects where they are when a repository is deleted. A folder is a namespace where
-lakeFS's own ``_lakefs/`` or ``dummy`` is in it. Which repository it was, and of which server, only
-the marker of a collection tells (``mark.installation``): without one, another lakeFS server may
-use the namespace today.
+When a repository is deleted, lakeFS leaves all of its objects. A folder is a namespace if it has
+lakeFS's own ``_lakefs/`` or ``dummy``. Only the marker of a collection says which repository and
+which server it belonged to (``mark.installation``). Without a marker, another lakeFS server may
+still use the namespace.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from lakegc_assets.recovery.backup_location import overlapping
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.wording import counted
 
-#: A namespace in which something younger lies may be in use.
+#: Age of the newest object below which a namespace may be in use.
 MIN_AGE: Final = timedelta(days=30)
-#: Who had a namespace, as far as its marker tells.
+#: Owners of a namespace, by its marker.
 OURS, OTHERS, NOBODY_KNOWS = "this server", "another server", "nobody knows"
-#: Folders below a root that are looked into: lakeFS takes any depth, people make few.
+#: Depth of folders below a root that are searched: lakeFS allows any depth, people use few levels.
 _DEPTH: Final = 4
-#: Objects of one folder beyond which it is none that holds namespaces.
+#: Number of objects directly in a folder above which the folder cannot hold namespaces.
 _MOST_OBJECTS: Final = 10_000
 _OWN_FOLDER: Final = "_lakefs/"
 _OWN_OBJECT: Final = "dummy"
 _OWN: Final = r"^(_lakefs/|dummy$)"
-#: Names that lakeFS gives: a UUID or an xid; behind it the token of an address that was linked.
+#: Names that lakeFS makes: a UUID or an xid, optionally followed by the token of a linked address.
 _ID: Final = r"([0-9a-f]{32}|[0-9a-v]{20})(,[^/]+)?"
-#: Where lakeFS writes: into slices, in sharded slices, and in older versions flat.
+#: Folders that lakeFS writes to: slices, sharded slices, and none in older versions.
 _SLICE: Final = r"(![^/]{2}/[^/]/)?[0-9a-v]{20}/"
 _IN_PLACE: Final = rf"^(_lakefs/.*|dummy|(data/({_SLICE})?)?{_ID})$"
-#: Another namespace in this one: below ``data/`` none is in place anyway.
+#: Another namespace in this one: below ``data/`` such a key is not in place anyway.
 _NESTED: Final = r"^_lakefs/((.*/)?_lakefs/.*|.*/dummy)$"
 
 
@@ -53,19 +53,19 @@ class LeftoverNamespace:
     url: str
     #: ``OURS``, ``OTHERS`` or ``NOBODY_KNOWS``.
     server: str
-    #: That its marker names; None without one.
+    #: Repository that its marker names; None without a marker.
     repository: str | None
-    #: In it, lakeFS's own included, and their bytes.
+    #: Number of its objects, including lakeFS's own, and their bytes.
     objects: int
     size: int
-    #: When the newest of them was written, UTC; None where there is none.
+    #: Time of the newest object, UTC; None without objects.
     newest: datetime | None
-    #: Why it is not to be removed; empty for no reason.
+    #: Reason why it must stay; empty without a reason.
     stays: str
 
 
 def leftover_namespaces(server: Server) -> tuple[list[LeftoverNamespace], list[Problem]]:
-    """The leftover namespaces below all roots, and what could not be looked at."""
+    """The leftover namespaces below all roots, and the places that could not be read."""
     found: dict[str, LeftoverNamespace] = {}
     problems: list[Problem] = []
     repositories = server.repositories()
@@ -85,7 +85,7 @@ def read_namespace(server: Server, place: StorageNamespace) -> LeftoverNamespace
     """Read the contents of a namespace that no repository has, and the reasons why it stays.
 
     Raises:
-        LakegcError: it cannot be read wholly.
+        LakegcError: the namespace cannot be read completely.
     """
     store = server.open(place.url())
     objects = size = 0
@@ -108,7 +108,7 @@ def read_namespace(server: Server, place: StorageNamespace) -> LeftoverNamespace
     mine = server.client.installation_id()
     whose = NOBODY_KNOWS
     if known is not None and known.installation_id:
-        # A server that does not say who it is may be any.
+        # A server that hides its id may be any server, so it is not taken for this one.
         whose = OURS if known.installation_id == mine else OTHERS
     return LeftoverNamespace(
         place.url(),
@@ -123,7 +123,7 @@ def read_namespace(server: Server, place: StorageNamespace) -> LeftoverNamespace
 
 
 def _not_lakefs(objects: int, strange: Sequence[str], *, is_namespace: bool) -> str:
-    """Why a folder may hold what lakeFS did not write; empty where it holds nothing else."""
+    """The reason why a folder may hold objects that lakeFS did not write; empty without one."""
     if strange:
         return f"it holds what lakeFS does not write there: {strange[0]!r}"
     if objects and not is_namespace:
@@ -134,7 +134,7 @@ def _not_lakefs(objects: int, strange: Sequence[str], *, is_namespace: bool) -> 
 def _stays(
     server: Server, place: StorageNamespace, store: ObjectStore, whose: str, newest: datetime | None
 ) -> str:
-    """Why a namespace must stay, whoever wants it removed; empty for no reason."""
+    """The reason why a namespace must stay, despite a request to remove it; empty without one."""
     if whose == OTHERS:
         return "by its server.json another lakeFS server collects it, or this one that hides its id"
     if newest is not None and (age := store.server_time() - newest) < MIN_AGE:
@@ -155,7 +155,7 @@ def guarded(server: Server, place: StorageNamespace) -> str:
 
 
 def _around(server: Server, place: StorageNamespace) -> str:
-    """Artifacts and backups of ours in a namespace, or around it."""
+    """Artifacts and backups of this product in a namespace, or around it."""
     backups = server.context("any").settings.backup_url or ""
     copies = [(f"copies of removal {one.id}", one.backup) for one in removals(server.root)]
     others = [("the artifacts", server.root.url), ("backups", backups), *copies]
@@ -206,11 +206,11 @@ def _namespaces_below(
 
 
 def _level(store: ObjectStore, folder: str, depth: int) -> list[str] | None:
-    """The folders in a folder; None where it is a namespace.
+    """The folders in a folder; None if it is a namespace.
 
     Raises:
-        ConfigurationError: it is not to be looked into.
-        StorageError: it cannot be listed.
+        ConfigurationError: the folder must not be searched.
+        StorageError: the folder cannot be listed.
     """
     if "//" in f"/{folder}":
         raise ConfigurationError(f"it was not looked into: {folder!r} has a segment without a name")

@@ -1,9 +1,9 @@
-"""Removes leftovers, batch by batch, so that nothing is lost that somebody needs.
+"""Removes leftovers batch by batch, without the loss of an object that is still needed.
 
-What is to go is recorded in the ledger before the first delete. Whether it may go is asked anew
-right before each batch. And each object is copied first, unless the store keeps what is deleted, or
-somebody does without. An object that is new, or another one than was planned, shows that somebody
-writes there, which ends the removal.
+The ledger records all planned objects before the first delete. Right before each batch, the removal
+checks again that it may delete. It first copies each object, unless the store keeps deleted objects
+or a person accepts a removal without backup. A new object, or one that differs from the plan, shows
+that somebody writes to the namespace. Then the removal stops.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.store_comparison import REWRITTEN, Marked, compare
 from lakegc_assets.wording import counted
 
-#: Beside the copies: of which removal they are. lakeFS writes nothing below this folder.
+#: File next to the copies that names their removal. lakeFS writes nothing below this folder.
 COPIES: Final = f"{FOLDER}removal.json"
-#: Advice where the store refused a delete.
+#: Advice after the store refused a delete.
 AGAIN: Final = "Remove it again"
 _LAKEFS: Final = "_lakefs/"
 _BATCH: Final = 1000
 _THREADS: Final = 8
-#: What a store keeps by itself, so that no copy is needed.
+#: Kinds of recovery with which a store keeps deleted objects itself, so that no copy is needed.
 _KEPT: Final = frozenset({"versions", "soft_delete"})
 
 
@@ -53,23 +53,23 @@ _KEPT: Final = frozenset({"versions", "soft_delete"})
 class Plan:
     """The objects to remove."""
 
-    #: Of the leftovers: ``namespace`` or ``uploads``.
+    #: Kind of leftovers: ``namespace`` or ``uploads``.
     kind: str
     #: Repository, or URL of a namespace.
     where: str
-    #: That keys are relative to.
+    #: Store that keys are relative to.
     store: ObjectStore
-    #: ``PLANNED``, in the order in which they go.
+    #: Rows of ``PLANNED``, in the order of their deletes.
     rows: pa.Table
 
     @property
     def size(self) -> int:
-        """Bytes of all that is to go."""
+        """Bytes of all planned objects."""
         return pc.sum(self.rows["size"]).as_py() or 0
 
     @property
     def id(self) -> str:
-        """Names exactly this plan: a confirmation is about no other."""
+        """The digest of exactly this plan: a confirmation is for no other plan."""
         digest = hashlib.sha256(f"{self.kind} {self.store.url}\n".encode())
         for rows in _batches(self.rows):
             for row in rows:
@@ -77,7 +77,7 @@ class Plan:
         return digest.hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
-        """The same as JSON values, without the objects."""
+        """The plan as JSON values, without the objects."""
         return {
             "kind": self.kind,
             "where": self.where,
@@ -88,10 +88,10 @@ class Plan:
         }
 
     def require(self, plan_id: str) -> None:
-        """Go on only with the plan that somebody has confirmed.
+        """Continue only with the plan that a person confirmed.
 
         Raises:
-            RefusedError: it is another one by now.
+            RefusedError: the plan has changed.
         """
         if self.id != plan_id:
             raise RefusedError(
@@ -102,10 +102,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Choices:
-    """The choices of the person (``by``) who removes something, and has confirmed one plan.
+    """The choices of the person (``by``) who removes leftovers and confirmed one plan.
 
-    Objects are copied to ``backup_url``, or deleted also where nothing keeps what is deleted
-    (``without_backup``).
+    The removal copies objects to ``backup_url``. With ``without_backup`` it deletes them even if
+    nothing keeps deleted objects.
     """
 
     by: str
@@ -123,12 +123,12 @@ class Safeguard:
 
 
 def _safeguard(server: Server, plan: Plan, choices: Choices, removal_id: str) -> Safeguard:
-    """The protection of the objects that a removal deletes, in no namespace of the server.
+    """The protection of the objects that a removal deletes, outside of the server's namespaces.
 
     Raises:
-        ConfigurationError: the place of the backup is one where copies would be lost.
-        RefusedError: nothing keeps it, or a backup is demanded.
-        StorageError: whether the store keeps it could not be found out.
+        ConfigurationError: copies would be lost at the place of the backup.
+        RefusedError: nothing keeps the deleted objects, or the settings require a backup.
+        StorageError: the recovery settings of the store could not be read.
     """
     if choices.without_backup and (url := server.context("any").settings.backup_url):
         raise RefusedError(
@@ -142,7 +142,7 @@ def _safeguard(server: Server, plan: Plan, choices: Choices, removal_id: str) ->
         require_no_other_backup(backup, server.root.stores)
         return Safeguard(backup, probe_conditions(plan.store, PROBES))
     if not choices.without_backup:
-        # A trash would lie in the namespace itself, which is to be empty.
+        # A trash would be in the namespace itself, which must become empty.
         recovery = probe_recovery(plan.store, f"{PROBES}{removal_id}/", None)
         if recovery.kind not in _KEPT:
             raise RefusedError(
@@ -153,7 +153,7 @@ def _safeguard(server: Server, plan: Plan, choices: Choices, removal_id: str) ->
 
 
 def _require_free(server: Server, plan: Plan, place: StorageNamespace) -> None:
-    """Refuse a place where copies would be taken for what they are copies of, or for garbage."""
+    """Refuse a place where copies would be treated as original objects or as garbage."""
     others = [("what is removed", plan.store.url), ("the artifacts", server.root.url)]
     others += [("the root of namespaces", url) for url in server.namespace_roots]
     taken = overlapping(place, others, server.root.stores)
@@ -173,13 +173,13 @@ def carry_out(
     require: Callable[[Plan], None],
     remove: Callable[[Plan, Ledger, Safeguard], Counter[str]],
 ) -> Counter[str]:
-    """Remove what is left over of a place; the number of objects by outcome.
+    """Remove the leftovers of a place; the number of objects by outcome.
 
-    Nobody else of this machine works there meanwhile. ``require`` raises where what was planned may
-    not go; it is called before anything is recorded.
+    No other process of this machine works there meanwhile. ``require`` raises if the planned
+    objects may not be deleted; it is called before the plan is recorded.
 
     Raises:
-        RefusedError: the plan is not the one that was confirmed; or as ``require`` and ``remove``.
+        RefusedError: the plan is not the confirmed one; or an error of ``require`` or ``remove``.
         LakegcError: something could not be read, recorded or removed; remove it again.
     """
     with repository_lock(place.url()):
@@ -196,10 +196,10 @@ def carry_out(
 
 
 def _begun(server: Server, plan: Plan, choices: Choices) -> tuple[Ledger, Safeguard]:
-    """Record what is to go; nothing may be deleted before this has returned.
+    """Record the plan; the caller may delete only after this returns.
 
     Raises:
-        LakegcError: see ``_safeguard``; or nothing could be recorded.
+        LakegcError: see ``_safeguard``; or the plan could not be recorded.
     """
     if choices.backup_url and choices.without_backup:
         raise ConfigurationError("a backup is wanted, and none: --backup or --without-backup")
@@ -217,7 +217,8 @@ def _begun(server: Server, plan: Plan, choices: Choices) -> tuple[Ledger, Safegu
         plan.size, protection.backup.url if protection.backup else "",
     )  # fmt: skip
     if protection.backup:
-        # So that copies of a namespace are never taken for one, whatever becomes of the ledger.
+        # Without this file, copies of a namespace could be taken for a namespace if the ledger is
+        # lost.
         protection.backup.create(COPIES, removal.to_bytes())
     ledger = Ledger(server.root, removal)
     ledger.begin(plan.rows)
@@ -227,15 +228,15 @@ def _begun(server: Server, plan: Plan, choices: Choices) -> tuple[Ledger, Safegu
 def remove_objects(
     plan: Plan, ledger: Ledger, protection: Safeguard, require_allowed: Callable[[], None]
 ) -> Counter[str]:
-    """Delete what is planned, and record what became of it; the number of objects by outcome.
+    """Delete the planned objects, and record each outcome; the number of objects by outcome.
 
-    ``require_allowed`` is called right before each delete, behind the copies, which may take long;
-    it raises where nothing may go any more.
+    ``require_allowed`` is called right before each delete and after the copies, which may take
+    long. It raises if nothing may be deleted any more.
 
     Raises:
-        RefusedError: an object is new, or another one than was planned. It stays, and so does all
-            that is behind it in the plan.
-        StorageError: some could not be deleted; the others are.
+        RefusedError: an object is new, or differs from the plan. It stays, and so do all objects
+            after it in the plan.
+        StorageError: some objects could not be deleted; the others are.
     """
     totals: Counter[str] = Counter()
     for turn, following in _turns(plan.rows):
@@ -256,12 +257,12 @@ def _removed(
     protection: Safeguard,
     require_allowed: Callable[[], None],
 ) -> list[DeleteOutcome]:
-    """The outcomes of a batch; where another object is at one of its keys nothing is deleted."""
+    """Delete a batch, unless one of its objects differs from the plan; return the outcomes."""
     found = _not_copied(store, rows, protection.backup)
     require_allowed()
     copied = [row for row in rows if row["key"] not in found]
     marked = [Marked(*(row[name] for name in PLANNED.names[:4])) for row in copied]
-    # Also where deletes are conditional: the same content written again has the same etag.
+    # This is needed with conditional deletes too: the same content written again has the same etag.
     for one, state, _ in compare(store, marked, SYSTEM_CLOCKS.elapsed):
         if state == "missing":
             found[one.address] = DeleteOutcome(one.address, "already_missing")
@@ -279,14 +280,14 @@ def _removed(
 
 
 def _require_nothing_new(plan: Plan, following: pa.Table, totals: Counter[str]) -> None:
-    """Require that a namespace holds nothing but what is still to go.
+    """Require that a namespace holds only objects that are still planned.
 
     Raises:
-        RefusedError: somebody has written an object there since the plan.
+        RefusedError: a process wrote an object there after the plan.
     """
     for page in plan.store.list_to_the_end():
         new = page["key"].filter(pc.invert(strings.among(page["key"], following["key"])))
-        # A probe that a store did not let go is our own.
+        # A store may have refused to delete a probe; probes are objects of this product.
         new = new.filter(pc.invert(pc.starts_with(new, PROBES)))
         if len(new):
             raise _written(plan, new[0].as_py(), "it was written since the plan", totals)
@@ -302,9 +303,9 @@ def _written(plan: Plan, key: str, why: str, totals: Counter[str]) -> RefusedErr
 
 
 def _close_earlier(server: Server, plan: Plan) -> None:
-    """Record the end of removals that were killed: a later one has looked at all that they left.
+    """Record the end of killed removals, after a later one has processed all that they left.
 
-    The plan is that of the later one, which has ended, or has found nothing.
+    The plan is that of the later removal, which has ended or has found nothing.
     """
     for removal in unfinished(server.root):
         if (removal.kind, removal.url) == (plan.kind, plan.store.url):
@@ -312,7 +313,7 @@ def _close_earlier(server: Server, plan: Plan) -> None:
 
 
 def _turns(rows: pa.Table) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Cut rows where files of lakeFS and the marker begin, which stay if anything before them does.
+    """Split rows into data, lakeFS's files and the marker; each part needs all before it removed.
 
     They tell whose namespace it is, so that what stays can be found and removed later. Each comes
     with the rows that are left when it begins.
@@ -333,7 +334,7 @@ def _batches(rows: pa.Table) -> Iterator[list[dict[str, Any]]]:
 def _not_copied(
     store: ObjectStore, rows: Sequence[Mapping[str, Any]], backup: ObjectStore | None
 ) -> dict[str, DeleteOutcome]:
-    """Copy objects, where that is wanted; outcomes of those that could not be, by their keys."""
+    """Copy objects if a backup is requested; the outcomes of failed copies, by key."""
     if backup is None:
         return {}
     found = thread_map(partial(_copy, store, backup), rows, _THREADS)

@@ -1,4 +1,4 @@
-"""All leftovers of a server, of every kind, with what could not be looked at."""
+"""All leftovers of a server, of every kind, and the places that could not be read."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from lakegc_assets.wording import human_bytes
 class Leftovers:
     """The leftovers of a server; nothing was changed."""
 
-    #: That no repository has.
+    #: Namespaces that no repository has.
     namespaces: Sequence[LeftoverNamespace]
-    #: In parts that never ended.
+    #: Multipart uploads that were neither completed nor aborted.
     uploads: Sequence[LeftoverUploads[MultipartUpload]]
-    #: Blobs of which nobody has committed the blocks.
+    #: Blobs with uncommitted blocks only.
     blocks: Sequence[LeftoverUploads[UncommittedBlob]]
-    #: Tables that nothing names, of each repository that has some.
+    #: Tables that nothing names, of each repository that has such tables.
     metadata: Sequence[UnreferencedTables]
-    #: What the stores still hold of what was deleted.
+    #: Deleted objects that the stores still hold.
     retained: Sequence[RetainedObjects]
-    #: That were begun, and did not end.
+    #: Removals that have begun and not ended.
     removals: Sequence[Removal]
-    #: What could not be looked at.
+    #: Places that could not be read.
     problems: Sequence[Problem]
 
     def figures(self) -> dict[str, int]:
-        """Bytes and numbers, under names that stay as they are."""
+        """Bytes and numbers, under stable names."""
         return {
             "leftover namespaces": len(self.namespaces),
             "bytes in leftover namespaces": sum(one.size for one in self.namespaces),
@@ -62,7 +62,7 @@ class Leftovers:
         }
 
     def tables(self) -> dict[str, Table]:
-        """The leftovers of each kind for people, by its name, the largest first."""
+        """The leftovers of each kind for people, by the name of the kind, the largest first."""
         return {
             "namespaces": _table(
                 ("namespace", "repository", "of", "objects", "size", "newest", "stays"),
@@ -113,7 +113,7 @@ class Leftovers:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, with each object by its name."""
+        """As JSON values, with the name of each object."""
         return {
             "namespaces": [{**asdict(one), "newest": _text(one.newest)} for one in self.namespaces],
             "uploads": [
@@ -150,9 +150,10 @@ class Leftovers:
 
 
 def find_leftovers(server: Server, names: Sequence[str] = ()) -> Leftovers:
-    """Look at a server, and at the stores of its repositories.
+    """Search a server, and the stores of its repositories.
 
-    ``names``: of the only repositories to look at; none for all, and for what no repository has.
+    ``names``: of the only repositories to search; empty for all repositories and for places without
+    a repository.
 
     Raises:
         ConfigurationError: there is no repository of such a name.
@@ -165,7 +166,7 @@ def find_leftovers(server: Server, names: Sequence[str] = ()) -> Leftovers:
     problems += [*more, *of_blocks, *of_retained]
     metadata: list[UnreferencedTables] = []
     for one in server.chosen(names):
-        # lakeFS dumps no refs of one that is read-only, and nobody writes to it.
+        # lakeFS does not dump the refs of a read-only repository, and nobody writes to it.
         if not one.read_only:
             ctx = server.context(one.id)
             with noting(problems, one.id, "ranges and metaranges: "):
@@ -178,7 +179,7 @@ def find_leftovers(server: Server, names: Sequence[str] = ()) -> Leftovers:
     removals: list[Removal] = []
     with noting(problems, server.root.url, "the records of removals: "):
         removals = unfinished(server.root)
-    # A root that cannot be read is told by each kind.
+    # Each kind of leftovers reports a root that cannot be read, so duplicates are removed.
     once = list(dict.fromkeys(problems))
     return Leftovers(namespaces, uploads, blocks, metadata, retained, removals, once)
 

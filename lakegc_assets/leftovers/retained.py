@@ -1,7 +1,8 @@
-"""Deleted objects that the stores still hold, until when, and the rule that would end it.
+"""Deleted objects that the stores still hold, their end, and a rule that would end them sooner.
 
-A sweep of a store that keeps versions or deleted objects frees nothing before the store lets go of
-them: here is how much that is. Nothing of it is ever removed here, since an undo needs it.
+A store that keeps versions or deleted objects frees nothing at a sweep. It frees the bytes when it
+drops these objects. This module reports their amount. It never removes them, because an undo needs
+them.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from lakegc_assets.leftovers.server import Problem, Server, noting
 from lakegc_assets.storage.values import Retained
 from lakegc_assets.wording import counted
 
-#: Days that a proposed rule keeps what was deleted: an undo is possible for so long.
+#: Days for which a proposed rule keeps deleted objects, and for which an undo is possible.
 _DAYS: Final = 30
 _DATA: Final = "data/"
-#: Locks of which neither lists nor settings tell, by the kind of the store.
+#: Locks that neither lists nor settings of a store show, by the kind of the store.
 NOT_COUNTED: Final = {
     "s3": "locks and legal holds of single objects, each of which takes a request",
     "azure": "policies and legal holds of the whole container",
 }
-#: Why no rule is proposed, by the kind of the store.
+#: Reasons why no rule is proposed, by the kind of the store.
 _NO_RULE: Final = {
     "azure": "no rule is proposed: Azure's count from when a version was written, and one would "
     "remove at its next run what was deleted just now and is old, and with it an undo",
@@ -37,26 +38,26 @@ class RetainedObjects:
     """Deleted objects that the store of one repository still holds."""
 
     repository: str
-    #: Of what keeps them, as ``storage.values.Recovery`` has it.
+    #: Kind of recovery, as in ``storage.values.Recovery``.
     kind: str
-    #: These five as ``storage.values.Retained`` has them. Of locks see ``NOT_COUNTED``.
+    #: These five as in ``storage.values.Retained``. For locks see ``NOT_COUNTED``.
     objects: int
     size: int
     markers: int
     locked: int | None
     locked_until: datetime | None
-    #: After which each goes; None where nothing ends it, or nobody knows.
+    #: Days after which each object is dropped; None if nothing drops it, or the days are not known.
     days: float | None
     notice: str
-    #: The life-cycle rule that would end it, in the form of the store; empty where none is needed
-    #: or possible, which the notice explains.
+    #: The life-cycle rule that would drop the objects, in the form of the store; empty if none is
+    #: needed or possible, which the notice explains.
     rule: str
 
 
 def retained_objects(
     server: Server, names: Sequence[str] = ()
 ) -> tuple[list[RetainedObjects], list[Problem]]:
-    """Deleted objects that the stores of some repositories, or of all, still hold; and problems."""
+    """Deleted objects that the stores of the named repositories, or all, still hold; and problems."""
     found: list[RetainedObjects] = []
     problems: list[Problem] = []
     for one in server.chosen(names):
@@ -76,7 +77,7 @@ def retained_objects(
 
 
 def _locks(held: Retained, scheme: str) -> str:
-    """The locks that keep objects from being removed even by a rule, in words."""
+    """The locks that protect objects even from a life-cycle rule, in words."""
     if held.locked is None:
         return "nobody may read here which of it is locked"
     if not held.locked:
@@ -87,7 +88,7 @@ def _locks(held: Retained, scheme: str) -> str:
 
 
 def life_cycle_rule(place: StorageNamespace, name: str) -> str:
-    """A rule that ends old versions below a namespace after 30 days, as the store's tools take it.
+    """A rule that ends old versions below a namespace after 30 days, for the store's tools.
 
     It is JSON, to be added to the rules that there are, and has the name of the repository; empty
     where stores have none that counts from the delete (``_NO_RULE``).

@@ -1,4 +1,4 @@
-"""The lakeFS server whose leftovers are looked for, and how everything of it is reached."""
+"""The lakeFS server to search for leftovers, with access to its repositories and stores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOT_WHOLE: Final = (
 
 @dataclass(frozen=True)
 class Problem:
-    """A repository, or the URL of a place, that could not be looked at, and why, in a sentence."""
+    """A repository, or the URL of a place, that could not be read, and the reason as a sentence."""
 
     where: str
     what: str
@@ -33,7 +33,7 @@ class Problem:
 
 @contextmanager
 def noting(problems: list[Problem], where: str, what: str = "") -> Iterator[None]:
-    """Add an error to ``problems``, and go on behind the block; ``what`` comes before its text."""
+    """Add an error of the block to ``problems``, with ``what`` before its text, and go on after it."""
     try:
         yield
     except LakegcError as error:
@@ -45,8 +45,8 @@ class Server:
     """A lakeFS server.
 
     Attributes:
-        root: of the artifacts; it says how stores are reached, too.
-        context: gives the context of a repository, by its name.
+        root: of the artifacts; it also has the settings of the stores.
+        context: returns the context of a repository, by its name.
         client: of the server.
         namespace_roots: URLs below which the server keeps storage namespaces.
     """
@@ -57,11 +57,11 @@ class Server:
     namespace_roots: Sequence[str] = ()
 
     def repositories(self) -> list[Repository]:
-        """All repositories, as the server lists them now."""
+        """All repositories that the server lists now."""
         return list(self.client.repositories())
 
     def every_repository(self, names: Collection[str] = ()) -> list[Repository]:
-        """All repositories, unless some are hidden: lakeFS lists only what the user may list.
+        """All repositories, after a check that lakeFS hides none from this user.
 
         What had artifacts once, or is among ``names``, must be in the list, or be no repository any
         more.
@@ -79,10 +79,10 @@ class Server:
         return found
 
     def chosen(self, names: Sequence[str]) -> list[Repository]:
-        """Repositories by their names; none for all.
+        """Repositories by their names; all for no names.
 
         Raises:
-            ConfigurationError: the server has none of such a name.
+            ConfigurationError: the server has no repository of such a name.
         """
         found = self.repositories()
         if unknown := sorted(set(names) - {one.id for one in found}):
@@ -99,9 +99,9 @@ class Server:
     def owner_of(
         self, place: StorageNamespace, repositories: Sequence[Repository]
     ) -> Repository | None:
-        """The repository whose namespace is a place, in it or around it; None for none.
+        """The repository with its namespace at a place, in it or around it; None for none.
 
         Raises:
-            IntegrityError: nobody can tell of one of them where it is.
+            IntegrityError: the namespace of a repository is not known.
         """
         return repository_at(repositories, self.root.stores, place)

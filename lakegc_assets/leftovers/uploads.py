@@ -1,7 +1,7 @@
-"""Uploads in parts that nobody completed or aborted, in the namespaces of a server.
+"""Multipart uploads in the namespaces of a server that were neither completed nor aborted.
 
-Their parts are in no listing, so no mark finds them. lakeFS's S3 gateway and clients that upload to
-the store themselves leave them behind when they die. An upload that is aborted loses its parts.
+No listing has their parts, so no mark finds them. lakeFS's S3 gateway, and clients that upload to
+the store themselves, leave them when they die. An abort deletes the parts of an upload.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from lakegc_assets.storage.values import (
     require_removed,
 )
 
-#: An upload that got its last part later may still be completed.
+#: Age of the last part below which an upload may still be completed.
 MIN_AGE: Final = timedelta(days=7)
-#: Uploads that are aborted after one look at all that there are.
+#: Uploads to abort after one listing of all uploads.
 _BATCH: Final = 100
 
 _Found = TypeVar("_Found", MultipartUpload, UncommittedBlob)
@@ -39,15 +39,14 @@ _Found = TypeVar("_Found", MultipartUpload, UncommittedBlob)
 
 @dataclass(frozen=True)
 class LeftoverUploads(Generic[_Found]):
-    """Uploads in parts to a place (a repository, or the URL of a root) that nobody has ended.
+    """Unfinished uploads to a place (a repository, or the URL of a root).
 
-    These are multipart uploads, the oldest first; or blobs of which there are only blocks that
-    nobody has committed. Of blobs the store reports no age, and it drops them by itself: they are
-    reported only.
+    These are multipart uploads, the oldest first; or blobs with uncommitted blocks only. The store
+    does not report the age of such blobs, and drops them itself, so they are only reported.
     """
 
     where: str
-    #: That their keys are relative to.
+    #: URL that their keys are relative to.
     url: str
     uploads: Sequence[_Found]
 
@@ -60,10 +59,11 @@ class LeftoverUploads(Generic[_Found]):
 def leftover_uploads(
     server: Server, names: Sequence[str] = ()
 ) -> tuple[list[LeftoverUploads[MultipartUpload]], list[Problem]]:
-    """The old uploads of some repositories, or of all of them and of all roots of namespaces.
+    """The old uploads of the named repositories, or of all of them and of all roots of namespaces.
 
     Returns:
-        A value for each place that has some, each upload once; and what could not be looked at.
+        A value for each place that has uploads, each upload once; and the places that could not be
+        read.
     """
     return _new_in(server, names, _old_uploads)
 
@@ -78,7 +78,7 @@ def uncommitted_blobs(
 def _new_in(
     server: Server, names: Sequence[str], list_in: Callable[[ObjectStore], Sequence[_Found]]
 ) -> tuple[list[LeftoverUploads[_Found]], list[Problem]]:
-    """The places that have something that no place before them has."""
+    """The places with leftovers that no earlier place has, without duplicates."""
     places = [(one.id, one.storage_namespace) for one in server.chosen(names)]
     if not names:
         places += [(url, url) for url in server.namespace_roots]
@@ -99,23 +99,23 @@ def _new_in(
 
 
 def _old_uploads(store: ObjectStore) -> list[MultipartUpload]:
-    """The uploads of a store whose last part is older than ``MIN_AGE``, the oldest first."""
+    """The uploads of a store with a last part older than ``MIN_AGE``, the oldest first."""
     before = _latest_part(store)
     old = [one for one in store.multipart_uploads(before) if one.newest < before]
     return sorted(old, key=lambda one: (one.begun, one.key, one.upload_id))
 
 
 def _latest_part(store: ObjectStore) -> datetime:
-    """The time by the store's clock before which the last part of an old upload was written."""
+    """The time, by the store's clock, before which the last part of an old upload was written."""
     return store.server_time() - MIN_AGE
 
 
 def plan_uploads(server: Server, repository: str) -> Plan:
-    """Plan the abortion of the uploads of a repository.
+    """Plan the abort of the uploads of a repository.
 
     Raises:
         ConfigurationError: there is no such repository.
-        LakegcError: nobody can tell.
+        LakegcError: the repository or its store cannot be read.
     """
     (found,) = server.chosen([repository])
     store = server.open(found.storage_namespace)
@@ -124,11 +124,11 @@ def plan_uploads(server: Server, repository: str) -> Plan:
 
 
 def abort_uploads(server: Server, repository: str, choices: Choices) -> Counter[str]:
-    """Abort the old uploads of a repository; their number by what became of them.
+    """Abort the old uploads of a repository; their number by outcome.
 
     Raises:
-        RefusedError: they are not what was confirmed; somebody is at work on the repository, it is
-            on hold, or another server collects it.
+        RefusedError: the plan is not the confirmed one; another process works on the repository, it
+            is on hold, or another server collects it.
         LakegcError: something could not be read, recorded or aborted; remove them again.
     """
     (found,) = server.chosen([repository])
@@ -153,7 +153,7 @@ def _abort(
     totals: Counter[str] = Counter()
     for at in range(0, plan.rows.num_rows, _BATCH):
         _require_unguarded(server, place)
-        # Somebody may have ended one of them, or gone on with it.
+        # A client may have completed an upload meanwhile, or added parts to it.
         before = _latest_part(plan.store)
         now = {one.upload_id: one for one in plan.store.multipart_uploads(before)}
         rows = plan.rows.slice(at, _BATCH).to_pylist()

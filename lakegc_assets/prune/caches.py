@@ -1,7 +1,7 @@
-"""Removes what is cached or was left over, and that no mark of the last ones would read.
+"""Removes cache files and abandoned files that none of the last marks would read.
 
-Nothing here can do harm but to cost time: what is not cached is read again. So where it is not
-known what is wanted, it is not asked for longer than one look.
+A removal here costs only time: a mark reads again what the cache lacks. So one look at the needed
+files is enough.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from lakegc_assets.run.table_cache import TableCache, by_file
 from lakegc_assets.storage.base import ObjectStore
 
 _CACHES: Final = "_cache/"
-#: The cache of a namespace; what else is there is not known here.
+#: The cache of a namespace; other folders are not known here.
 _PLACE: Final = re.compile(rf"{_CACHES}[0-9a-f]{{16}}/")
-#: Where a command keeps things while it works; left only if it was killed.
+#: Folders for files of a running command; they remain only after the command was killed.
 _SCRATCH: Final = (f"{COMPARED}/", f"{FORECAST}/", f"{NEEDED}/")
 
 
@@ -42,13 +42,13 @@ def unneeded_caches(
     last: Sequence[AttemptArtifacts],
     before: datetime,
 ) -> Iterator[tuple[ObjectStore, str, int]]:
-    """Store, key and size (bytes) of each file below the caches that may go, in that order.
+    """Store, key and size (bytes) of each cache file that may be removed, in that order.
 
-    Ranges and metaranges of the marks ``last`` stay, and what was written after ``before``, by the
+    Ranges and metaranges of the marks ``last`` stay. So do files written after ``before``, by the
     store's clock.
 
     Raises:
-        IntegrityError: what those marks have read is not known.
+        IntegrityError: the ranges that those marks read are not known.
     """
     metaranges = _ids(last, "active_commits", ("data", "expired"), "metarange_id")
     ranges = _ids(last, "committed_addresses", ("ranges", PATH_RANGES), "range_id")
@@ -65,7 +65,7 @@ def unneeded_caches(
     for kind, wanted in of_kinds:
         for key, size in TableCache(cache, kind).unneeded(wanted, before):
             yield cache, key, size
-    # The last mark reads what the one before it has written, if that was not long ago.
+    # The last mark reads evidence that the mark before it wrote, if that was recent.
     for key, size in _older(cache, f"{EVIDENCE}/", before):
         yield cache, key, size
     of_repository = ctx.root.open(ctx.repository)
@@ -90,7 +90,7 @@ def _ids(
 
 
 def _ranges_in(connections: Connections, metaranges: set[str]) -> set[str]:
-    """The ranges of metaranges, as far as these are cached."""
+    """The ranges of those metaranges that are cached."""
     cache = TableCache(connections.cache(), METARANGES)
     slots = [slot for i, slot in cache.slots().items() if i in metaranges]
     found: set[str] = set()

@@ -1,10 +1,10 @@
-"""Decides which runs of a repository may go, with the reason of each that stays.
+"""Decides which runs of a repository may be removed, with the reason for each run that stays.
 
-What needs a run, as other runs show: the next mark reads the latest active commits, and the
-latest listings; an optimized run takes over what was listed since the last clean run, and what
-sweeps and restores have changed since; a mark that is not swept yet leaves out what sweeps deleted
-that came before it. What is seen by looking at one run alone (an undo, an approval and the like)
-comes with it, as ``Run.needed``. So runs only ever go from the oldest on, but for what is needed.
+Other runs need a run for these reasons. The next mark reads the latest active commits and the
+latest listings. An optimized run reads the listings, sweeps and restores since the last clean run.
+A mark that is not swept yet leaves out the objects that earlier sweeps deleted. Reasons that one
+run shows alone (an undo, an approval and so on) are in ``Run.needed``. So runs are removed from the
+oldest on, except those that are needed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.history import Earlier
 from lakegc_assets.wording import counted
 
-#: The asset that is written when a mark is published: a run with it is a success.
+#: The asset that publishes a mark: a run with it is a success.
 SUCCESS: Final = "gc_report"
-#: So many of the last successes stay, whatever their age.
+#: Number of latest successes that stay at any age.
 SUCCESSES: Final = 3
-#: By how much clocks may differ, and what happens at once may be recorded in another order.
+#: Largest difference of clocks, and of the recorded order of simultaneous events.
 _MARGIN: Final = timedelta(hours=1)
 
 
@@ -30,42 +30,42 @@ _MARGIN: Final = timedelta(hours=1)
 class Listing:
     """Facts of the finished ``store_listing`` of a run."""
 
-    #: By the store's clock.
+    #: Time by the store's clock.
     start: datetime
     finished: datetime
     cutoff: datetime
-    #: Of all that the store holds, not of single objects.
+    #: True for a listing of the whole store, false for a listing of single objects.
     whole: bool = True
-    #: Start of the last clean run; None where nothing can be carried forward from it.
+    #: Start of the last clean run; None if nothing can be carried forward from this listing.
     clean_at: datetime | None = None
-    #: Run and attempt of each sweep whose deletes it leaves out.
+    #: Run and attempt of each sweep that deleted objects which this listing leaves out.
     swept_since: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run, as it was found."""
+    """One run, as its artifacts show it."""
 
     id: str
     attempt: str
-    #: When something was written for it last, as far as anything shows.
+    #: Time of the last known write for this run.
     last: datetime
-    #: When each of its assets was finished, by name.
+    #: Time at which each of its assets was finished, by name.
     finished: Mapping[str, datetime] = field(default_factory=dict)
-    #: None where no listing was finished.
+    #: None without a finished listing.
     listing: Listing | None = None
     restored: datetime | None = None
-    #: Why it stays, by its own artifacts; empty for no reason.
+    #: Reason in its own artifacts why it stays; empty without a reason.
     needed: str = ""
-    #: By each of its manifests; empty where it has none.
+    #: Namespace in each of its manifests; empty without manifests.
     namespace: str = ""
-    #: Its present attempt; None where nobody can tell which that is.
+    #: Its present attempt; None if that is not known.
     artifacts: AttemptArtifacts | None = None
-    #: Of its finished assets, by name.
+    #: Manifests of its finished assets, by name.
     manifests: Mapping[str, Manifest] = field(default_factory=dict)
     #: All its attempts that have active commits.
     marks: Sequence[Earlier] = ()
-    #: Bytes of each file of the attempt, by key; empty before they are listed.
+    #: Bytes of each file of the attempt, by key; empty before the files are listed.
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def has_files_in(self, folder: str) -> bool:
@@ -79,9 +79,9 @@ class Run:
 
 
 def judge(runs: Sequence[Run], keep: timedelta, now: datetime) -> dict[str, str]:
-    """Why each run of a repository stays, by its id; empty for those that may go.
+    """The reason why each run of a repository stays, by its id; empty for runs that may be removed.
 
-    ``runs``: those of one namespace that could be seen. Younger ones than ``keep`` stay.
+    ``runs``: the visible runs of one namespace. Runs younger than ``keep`` stay.
     """
     recent = _latest(runs) | _last_successes(runs) | _young(runs, keep, now)
     chosen = [run for run in runs if run.id in recent]
@@ -108,7 +108,7 @@ def _last_successes(runs: Iterable[Run]) -> dict[str, str]:
 
 
 def _latest(runs: Sequence[Run]) -> dict[str, str]:
-    """Whatever finished last, even of a run that did not end: the next mark begins with it."""
+    """The runs with the latest of each asset, also of unfinished runs: the next mark reads them."""
     found: dict[str, str] = {}
     for asset in sorted({name for run in runs for name in run.finished}):
         having = [run for run in runs if asset in run.finished]
@@ -123,7 +123,7 @@ def _latest(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def _unfinished(runs: Sequence[Run]) -> dict[str, str]:
-    """Runs that were left half-way, and that no success has followed."""
+    """Runs that were interrupted, without a success after them."""
     successes = [run.finished[SUCCESS] for run in runs if SUCCESS in run.finished]
     last = max(successes, default=None)
     return {
@@ -134,9 +134,10 @@ def _unfinished(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def _seen_twice(runs: Sequence[Run], now: datetime) -> dict[str, str]:
-    """Listings in which a later mark searches for what was uploaded in parts.
+    """Listings in which a later mark searches for multipart uploads.
 
-    That takes the latest one that was finished before its cutoff, of the whole store and of any.
+    It searches the latest listing that was finished before its cutoff, both of the whole store and
+    of any kind.
     """
     listings = [(run, run.listing) for run in runs if run.listing is not None]
     if not listings:
@@ -153,9 +154,9 @@ def _seen_twice(runs: Sequence[Run], now: datetime) -> dict[str, str]:
 
 
 def _carried(runs: Sequence[Run], chosen: Sequence[Run]) -> dict[str, str]:
-    """Runs since the last clean one that an optimized run reads, with the reason to keep each.
+    """Runs since the last clean run that an optimized run reads, with the reason to keep each.
 
-    ``chosen``: of which any may be the one that it takes over from.
+    ``chosen``: runs of which an optimized run may carry forward any one.
     """
     since = [
         (run.listing.clean_at, run.id)
@@ -166,7 +167,7 @@ def _carried(runs: Sequence[Run], chosen: Sequence[Run]) -> dict[str, str]:
         return {}
     clean_at, by = min(since)
     because = f"run {by!r} stands on what was listed and swept since {clean_at:%Y-%m-%d %H:%M} UTC"
-    # The ids of restores have whole seconds.
+    # The ids of restores have a resolution of one second.
     start = clean_at - _MARGIN
     return {
         run.id: because
@@ -177,7 +178,7 @@ def _carried(runs: Sequence[Run], chosen: Sequence[Run]) -> dict[str, str]:
 
 
 def _relied_on(runs: Sequence[Run], kept: Mapping[str, str]) -> dict[str, str]:
-    """All that stays, with the sweeps whose deletes are left out of what else stays."""
+    """All kept runs, and the sweeps that deleted objects which kept runs leave out."""
     by_id = {run.id: run for run in runs}
     found, waiting = dict(kept), list(kept)
     while waiting:

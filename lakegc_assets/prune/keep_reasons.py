@@ -1,4 +1,4 @@
-"""Reasons to keep a single run: an undo, an approval, a mark or sweep that was cut off."""
+"""Reasons to keep a single run: an undo, an approval, an interrupted mark or sweep."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from lakegc_assets.sweep.approval import FOLDER as APPROVALS
 from lakegc_assets.sweep.approval import Approval, approval_of
 from lakegc_assets.sweep.ledger import ASSET as SWEPT
 
-#: For how long a store may keep what its rules let go.
+#: Time for which a store may keep objects after its rules let it drop them.
 _LATE: Final = timedelta(days=2)
-#: Of how many objects it is asked whether the trash still holds them.
+#: Number of objects that are looked up in the trash.
 _ASKED: Final = 100
 _THREADS: Final = 8
-#: What reading damaged files raises, and facts that another version wrote.
+#: Errors from damaged files, and from facts that another version wrote.
 _DAMAGE: Final = (KeyError, TypeError, ValueError, OSError, pa.ArrowException)
 
 
 @dataclass(frozen=True)
 class NamespaceState:
-    """The namespace of a repository, and what it says of runs."""
+    """The namespace of a repository, and its records of runs."""
 
     namespace: ObjectStore
-    #: Runs of which something is pinned.
+    #: Runs with pinned objects.
     pinned: Collection[str]
     #: Folders of trash in the namespace.
     trash: Sequence[str]
-    #: What the store keeps now of what is deleted.
+    #: The store's present recovery of deleted objects.
     recovery: Recovery
 
     @classmethod
@@ -66,7 +66,7 @@ class NamespaceState:
 
 
 def needed(ctx: RunContext, around: NamespaceState, run: Run, now: datetime) -> str:
-    """Why a run stays, of the namespace that the repository is at; empty for no reason.
+    """The reason why a run of the repository's present namespace stays; empty without a reason.
 
     ``run``: with its files.
     """
@@ -87,7 +87,7 @@ def needed(ctx: RunContext, around: NamespaceState, run: Run, now: datetime) -> 
 
 @dataclass(frozen=True)
 class _Reasons:
-    """The reasons to keep a run, each in a sentence; empty where it is none."""
+    """The reasons to keep a run, each as a sentence; empty if the reason does not apply."""
 
     ctx: RunContext
     around: NamespaceState
@@ -96,7 +96,7 @@ class _Reasons:
     now: datetime
 
     def half_done(self) -> str:
-        """A mark or a sweep was cut off."""
+        """A mark or a sweep was interrupted."""
         attempt, manifests = self.attempt, self.run.manifests
 
         def command(name: str) -> str:
@@ -115,7 +115,7 @@ class _Reasons:
                     f"the one that made it: remove {attempt.url}: no sweep of it has begun"
                 )
             return f"its mark was published, but not reported: `{command('mark')}` finishes it"
-        # Two listings: neither is believed alone that shows nothing.
+        # Two independent listings are used, because a single listing may wrongly be empty.
         folders = attempt.store().list_prefixes().prefixes
         if SWEPT not in manifests and (
             self.run.has_files_in(f"{SWEPT}/") or f"{SWEPT}/" in folders
@@ -129,12 +129,12 @@ class _Reasons:
         return ""
 
     def approved(self) -> str:
-        """Its sweep may begin any time."""
+        """The sweep of the run may begin at any time."""
         attempt, now = self.attempt, self.now
         if attempt.has(SWEPT):
             return ""
         approval = approval_of(attempt, now)
-        # What another listing shows; those of other marks of this run, too.
+        # Another listing shows these keys, including approvals of other marks of this run.
         keys = sorted(k for k in self.run.sizes if k.startswith(APPROVALS) and k.endswith(".json"))
         store = attempt.store()
         if not keys and APPROVALS in store.list_prefixes().prefixes:
@@ -147,7 +147,7 @@ class _Reasons:
         return ""
 
     def restored(self) -> str:
-        """Objects of it are pinned, or a restore was cut off."""
+        """Objects of the run are pinned, or a restore was interrupted."""
         if self.attempt.run in self.around.pinned:
             return "objects of it are pinned, since they were restored"
         ids = restores_of(self.run)
@@ -156,7 +156,7 @@ class _Reasons:
         return ""
 
     def undoable(self) -> str:
-        """The store may still give back what its sweep deleted."""
+        """The store may still give back objects that the sweep of the run deleted."""
         if SWEPT not in self.run.manifests:
             return ""
         swept = self.run.manifests[SWEPT]
@@ -178,18 +178,18 @@ class _Reasons:
         if until is None or self.now < datetime.fromisoformat(until):
             return f"what its sweep deleted is in the trash until {until or 'nobody knows when'}"
         because = "the trash still holds what its sweep deleted"
-        # The tries to sweep have left folders of their short names.
+        # Each try to sweep has a folder in the trash that ends with the try's short name.
         names = tuple(f"-{name}" for name in self.run.folders_in(f"{SWEPT}/"))
         if any(folder.rstrip("/").endswith(names) for folder in self.around.trash):
             return because
-        # That listing may have been empty for no reason.
+        # That listing may wrongly be empty, so some objects are looked up by name.
         rows = ledger.read(self.attempt)
         places = rows.filter(pc.is_valid(rows["version"]))["version"].to_pylist()
         some = places[:: max(1, len(places) // _ASKED)]
         return because if any(thread_map(self.around.namespace.exists, some, _THREADS)) else ""
 
     def backed_up(self) -> str:
-        """It has a backup, finished or not: restores read the run."""
+        """The run has a backup, finished or not: restores read the run."""
         attempt, manifests = self.attempt, self.run.manifests
         if SUCCESS not in manifests:
             return ""
@@ -199,7 +199,7 @@ class _Reasons:
         if place is not None:
             where = open_store(folder_url(place, attempt.repository, attempt.run), stores)
         if recorded is not None and (where is None or recorded != where.url):
-            # Whatever is not found there may be on a server that is not known here.
+            # A backup that is not found at backup_url may be on a server that is not known here.
             return (
                 f"its backup is at {recorded}, and backup_url is {place or 'not set'}: set it to "
                 "where that was made, so that it can be seen whether it is there"
@@ -210,7 +210,7 @@ class _Reasons:
             return (
                 "a backup of it was begun, and backup_url is not set: set it to where that was made"
             )
-        # Who cannot be listed has nothing to say about what is missing.
+        # A store that cannot be listed raises here, so its backup is not taken for missing.
         found = open_store(place, stores).list_prefixes(f"{attempt.repository}/").prefixes
         there = any(where.exists(key) for key in (MANIFEST, PRUNING, BEGIN))
         name = f"{attempt.repository}/{attempt.run}"
@@ -221,22 +221,22 @@ class _Reasons:
 
 
 def deleted_objects(swept: Manifest) -> int:
-    """The number of objects that a sweep has deleted, or found missing."""
+    """The number of objects that a sweep deleted or found missing."""
     outcomes = swept.facts["outcomes"]
     stayed = {"spared", "locked"}
     return sum(total["objects"] for name, total in outcomes.items() if name not in stayed)
 
 
 def _days(recovery: Mapping[str, Any], present: Recovery) -> float | None:
-    """For how long at most the store keeps what a sweep deleted; None where no end is known.
+    """The longest time for which the store keeps the deleted objects; None without a known end.
 
-    A rule of versions holds for what is there already, whenever it was made. Other settings hold
-    for what is deleted under them.
+    A rule for versions applies to existing versions, too, regardless of their age. Other settings
+    apply to objects that are deleted while the setting is active.
     """
     recorded: float | None = recovery["days"]
     now = present.days if present.kind == "versions" else None
     if recovery["kind"] in {"versions", "unknown"} and now is not None:
         return max(now, recorded or 0)
-    # A rule that was lifted since keeps what is left of it for ever.
+    # After a rule for versions was removed, the store keeps the remaining versions for ever.
     lifted = recovery["kind"] == "versions" and present.kind in {"versions", "unknown"}
     return None if lifted else recorded

@@ -1,6 +1,6 @@
-"""Prunes one repository: judges its runs, says why each stays, and removes the others.
+"""Prunes one repository: judges its runs, gives the reason for each that stays, removes the others.
 
-Whatever becomes of that is an outcome, in sentences and values.
+The outcome, including every problem, is returned in sentences and values.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lakegc_assets.sweep.lease import Lease, leased
 from lakegc_assets.sweep.totals import count_pruned
 from lakegc_assets.wording import counted, duration
 
-#: Less than this is refused: what was begun lately may still go on.
+#: Shortest time to keep runs: a younger run may still be active.
 LEAST: Final = timedelta(days=2)
 _BATCH: Final = 1000
 
@@ -42,27 +42,27 @@ class Records(Protocol):
     """Records of runs outside of the artifacts: in Dagster."""
 
     def names(self) -> set[str]:
-        """The runs of which something is recorded."""
+        """The runs that have records."""
         ...
 
     def last(self, run: str) -> tuple[datetime | None, str]:
-        """The time of the last record of a run, and why it is not over; empty if it is."""
+        """The time of the last record of a run, and why the run is not over; empty if it is."""
         ...
 
     def forget(self, run: str) -> None:
-        """Remove the records of a run whose artifacts are gone; may be called again."""
+        """Remove the records of a run without artifacts; may be called again."""
         ...
 
     def forgettable(self, known: set[str], keep: timedelta, now: datetime) -> list[str]:
-        """Runs that are older than ``keep`` and have left no artifacts; ``known`` have some."""
+        """Runs that are older than ``keep`` and have no artifacts; ``known`` have artifacts."""
         ...
 
 
 @dataclass(frozen=True)
 class RunVerdict:
-    """The decision about a run: why it stays, empty where it goes.
+    """The decision about a run: the reason why it stays, empty if it is removed.
 
-    Files and bytes of its present attempt are 0 where they were not listed.
+    Files and bytes of its present attempt are 0 if they were not listed.
     """
 
     run: str
@@ -77,14 +77,14 @@ class Pruned:
 
     Attributes:
         repository: its name.
-        runs: the decision about each, oldest first; none where that failed.
-        left: runs of which a killed prune had left something.
-        cached: files below the caches that went, or would go.
+        runs: the decision about each run, oldest first; empty if that failed.
+        left: runs with files that a killed prune left.
+        cached: number of cache files that were removed, or would be.
         cached_size: their bytes.
-        notes: what could not be done, in sentences.
-        forgotten: runs of which nothing but records was left.
-        problem: why it was not pruned to the end; empty where it was.
-        refused: that is for now only: somebody works on the repository, say.
+        notes: failures that do not stop the prune, in sentences.
+        forgotten: runs that had only records.
+        problem: the reason why the prune is incomplete; empty if it is complete.
+        refused: true if the problem is temporary: another process works on the repository, say.
     """
 
     repository: str
@@ -99,16 +99,16 @@ class Pruned:
 
     @property
     def gone(self) -> list[RunVerdict]:
-        """The runs that go."""
+        """The runs that are removed."""
         return [one for one in self.runs if not one.kept]
 
     @property
     def anything(self) -> bool:
-        """Return whether anything goes."""
+        """Return whether the prune removes anything."""
         return bool(self.gone or self.left or self.cached or self.forgotten)
 
     def sentences(self, *, dry_run: bool) -> list[str]:
-        """In sentences."""
+        """The result in sentences."""
         name, gone = self.repository, "would go" if dry_run else "removed"
         if self.problem:
             return [f"{name}: not pruned to the end: {self.problem}"]
@@ -125,7 +125,7 @@ class Pruned:
         return lines + [f"{name}: {note}" for note in self.notes]
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
-        """As JSON values: ``kept`` is null where a run goes."""
+        """As JSON values: ``kept`` is null for a run that is removed."""
         return {
             "repository": self.repository,
             "problem": self.problem or None,
@@ -142,26 +142,26 @@ class Pruned:
 
 
 def prune(ctx: RunContext, keep: timedelta, records: Records, *, dry_run: bool) -> Pruned:
-    """Remove the runs of a repository that nothing needs, with what is cached for them alone.
+    """Remove the runs of a repository that nothing needs, with the cache files for them alone.
 
-    Where something is to go, holds the lease of the repository and judges once more, so that no
-    sweep, backup or restore reads what goes. One that was killed is run again.
+    Before it removes runs, it takes the lease of the repository and judges once more. So no sweep,
+    backup or restore reads the runs that it removes. After a killed prune, run it again.
 
-    Younger runs than ``keep`` stay. ``dry_run``: remove nothing, and keep nobody out.
+    Runs younger than ``keep`` stay. ``dry_run``: remove nothing and take no lease.
 
     Raises:
         ConfigurationError: ``keep`` is too short, or there is no such repository.
-        RefusedError: somebody else works on the repository, or clocks are off.
-        LakegcError: nobody can tell what is needed, or something could not be removed.
+        RefusedError: another process works on the repository, or clocks differ.
+        LakegcError: the needed runs are not known, or something could not be removed.
     """
     require_long(keep)
     ctx = ctx.connect()
     pruning = _Pruning(ctx, ctx.connections, keep, records)
-    # While this judges, it is in nobody's way.
+    # This first look takes no lease, so it blocks nobody.
     found = pruning.run(ctx.client, None)
     if dry_run or not found.anything:
         return found
-    # The repository may have been made anew meanwhile, in another namespace.
+    # The repository may have been created again meanwhile, in another namespace.
     ctx = ctx.connect()
     with (
         repository_lock(ctx.connections.namespace_url),
@@ -176,7 +176,7 @@ def prune_one(ctx: RunContext, records: Records, keep: timedelta, *, dry_run: bo
         pruned = prune(ctx, keep, records, dry_run=dry_run)
         known = {one.run for one in pruned.runs}
         forgotten: list[str] = []
-        # Where there are no artifacts at all, they may be at another place.
+        # Without any artifacts, they may be at another place, so no record is removed.
         if known:
             forgotten = records.forgettable(known, keep, ctx.clocks.now())
         for run in () if dry_run else forgotten:
@@ -188,7 +188,7 @@ def prune_one(ctx: RunContext, records: Records, keep: timedelta, *, dry_run: bo
 
 
 def left_alone(root: ArtifactRoot, there: Iterable[Repository]) -> list[str]:
-    """Sentences about artifacts of repositories that the server does not name."""
+    """Sentences about artifacts of repositories that the server does not list."""
     names = {repository.id for repository in there}
     return [
         f"the server names no repository {name!r}: if it is gone for good, remove {root.url}/{name}"
@@ -198,10 +198,10 @@ def left_alone(root: ArtifactRoot, there: Iterable[Repository]) -> list[str]:
 
 
 def require_long(keep: timedelta) -> None:
-    """Refuse to keep runs for too short a time.
+    """Refuse to keep runs for less than ``LEAST``.
 
     Raises:
-        ConfigurationError: it is.
+        ConfigurationError: ``keep`` is too short.
     """
     if keep < LEAST:
         raise ConfigurationError(
@@ -216,12 +216,12 @@ class _Pruning:
 
     ctx: RunContext
     connections: Connections
-    #: For how long runs stay at least.
+    #: Shortest time for which runs stay.
     keep: timedelta
     records: Records
 
     def run(self, client: LakeFSClient, lease: Lease | None) -> Pruned:
-        """Look at the repository and, under its lease, remove what goes; without one, nothing."""
+        """Judge the runs and, under the lease of the repository, remove some; no lease, no removal."""
         ctx = self.ctx
         ctx.check_clocks(client, self.connections.store())
         now = ctx.clocks.now()
@@ -261,7 +261,7 @@ class _Pruning:
         ]
 
     def _looked_at(self, run: Run, around: NamespaceState, now: datetime) -> Run:
-        """A run with all that is needed of it, where it may be old enough to go."""
+        """A run with all facts about it, if it may be old enough to be removed."""
         if now - run.last < self.keep:
             return run
         run = with_files(run)
@@ -272,7 +272,7 @@ class _Pruning:
         return replace(run, needed=needed(self.ctx, around, run, now))
 
     def _remove(self, runs: Sequence[Run], left: Sequence[str], lease: Lease) -> None:
-        """Remove runs, and what earlier prunes have left of others."""
+        """Remove runs, and files that earlier prunes left of others."""
         root, repository = self.ctx.root, self.ctx.repository
         require = partial(lease.require_held, self.connections.store())
         if runs:
@@ -291,7 +291,7 @@ class _Pruning:
     def _with_caches(
         self, pruned: Pruned, found: Sequence[Run], before: datetime, lease: Lease | None
     ) -> Pruned:
-        """Remove what is cached for none of the last marks; what fails there is only noted."""
+        """Remove cache files that none of the last marks needs; a failure is only noted."""
         if not found:
             return pruned
         count = size = 0
@@ -311,10 +311,10 @@ class _Pruning:
 
 
 def _last_marks(found: Sequence[Run], namespace: str) -> list[AttemptArtifacts]:
-    """The last successes, whose ranges the next mark will read again.
+    """The last successes, which have the ranges that the next mark reads again.
 
     Raises:
-        IntegrityError: there is none, so nobody knows what it will read.
+        IntegrityError: there is no success, so the ranges are not known.
     """
     marks = [
         (one.finished[SUCCESS], one.artifacts)

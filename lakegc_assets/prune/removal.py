@@ -1,9 +1,10 @@
-"""Removes the artifacts of one run, so that whoever is killed leaves what the next prune ends.
+"""Removes the artifacts of one run, so that the next prune can finish an interrupted removal.
 
-``pruning.json`` is written first, with the attempts that are to go. Then ``attempt.json`` goes:
-nothing is ever read but through it, so from then on nobody takes the rest for a run. Then the
-attempts; last of all ``pruning.json``. A run that was begun again meanwhile has an attempt that is
-not in it, and is not touched. What has neither of the two files was not left by a prune: it stays.
+``pruning.json`` is written first, with the attempts to remove. Then ``attempt.json`` is removed:
+every reader starts from it, so from then on the remaining files are not taken for a run. Then the
+attempts are removed, and ``pruning.json`` last. If the run has begun again meanwhile, its new
+attempt is not in ``pruning.json`` and stays. A folder with neither of the two files is not from a
+prune: it stays.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ def remove_run(
     forget: Callable[[], None],
     require: Callable[[], object],
 ) -> None:
-    """Remove a run of which nothing is needed, and whose present attempt was judged.
+    """Remove a run that nothing needs, after its present attempt was judged.
 
-    ``forget`` is called when nothing but the record of the removal is left; may be called again.
-    ``require`` raises where others may be at work on the run by now, which then stays.
+    ``forget`` is called when only the record of the removal is left; it may be called again.
+    ``require`` raises if other processes may work on the run now; then the run stays.
 
     Raises:
-        RefusedError: it was begun again meanwhile.
-        StorageError: something could not be removed, or is still there; prune again.
+        RefusedError: the run has begun again meanwhile.
+        StorageError: something could not be removed, or still exists; prune again.
     """
     store = root.open(repository, run)
-    # A new attempt is named before its first file is written, so all of these are older.
+    # A run names a new attempt before its first file is written, so all listed attempts are older.
     attempts = {folder.rstrip("/") for folder in store.list_prefixes().prefixes}
     attempts |= {attempt, *_recorded(store)}
     etag = store.head(ATTEMPT).etag
@@ -53,8 +54,8 @@ def remove_run(
     attempts |= {one.attempt for one in earlier}
     store.put(PRUNING, json.dumps({"attempts": sorted(attempts)}).encode())
     require()
-    # Where the store does not keep that condition, a mark that begins in this moment finds that its
-    # attempt is gone, and stops.
+    # If the store ignores the condition, a mark that begins now finds its attempt missing, and
+    # stops.
     outcomes = store.delete_many([ATTEMPT], {ATTEMPT: etag})
     if any(one.outcome == "spared" for one in outcomes):
         raise RefusedError(f"run {run!r} of {repository!r} was begun again: it stays")
@@ -63,13 +64,13 @@ def remove_run(
 
 
 def is_left(root: ArtifactRoot, repository: str, run: str) -> bool:
-    """Return whether a killed prune has left files of a run, which is none any more."""
+    """Return whether a killed prune left files of a run that no longer exists."""
     store = root.open(repository, run)
     return store.exists(PRUNING) and not store.exists(ATTEMPT)
 
 
 def end_removal(root: ArtifactRoot, repository: str, run: str, forget: Callable[[], None]) -> None:
-    """Remove what a prune that was killed has left; see ``remove_run``.
+    """Remove the files that a killed prune left; see ``remove_run``.
 
     Raises:
         IntegrityError: the record of the removal is damaged.
@@ -93,10 +94,10 @@ def _end(store: ObjectStore, attempts: Sequence[str], forget: Callable[[], None]
 
 
 def _recorded(store: ObjectStore) -> list[str]:
-    """The attempts that an earlier removal was to remove.
+    """The attempts that an earlier removal had to remove.
 
     Raises:
-        IntegrityError: nobody can tell.
+        IntegrityError: the record of that removal cannot be read.
     """
     try:
         return [validate_run_id(name) for name in json.loads(store.get(PRUNING))["attempts"]]

@@ -1,8 +1,8 @@
 """The inventory of the runs of a repository, by their artifacts.
 
-An asset counts by its manifest, which is asked for by name. What no name leads to (the ledger of a
-sweep that was cut off, approvals, restores) is found by a listing, and a listing is believed only
-where it shows every file that the manifests name.
+An asset counts by its manifest, which is read by name. Files without a known name (the ledger of an
+interrupted sweep, approvals, restores) are found by a listing. A listing counts only if it shows
+every file that the manifests name.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def restores_of(run: Run) -> Sequence[str]:
 
 
 def look(root: ArtifactRoot, repository: str, more: AbstractSet[str]) -> list[Run]:
-    """The runs of a repository, with what their manifests say; those named in ``more``, too.
+    """The runs of a repository with the facts of their manifests, and the runs named in ``more``.
 
     Raises:
-        StorageError: a store did not answer: then nobody knows what a run needs of another one.
+        StorageError: a store did not answer, so it is not known which other runs a run needs.
     """
     names = sorted({*root.runs(repository), *filter(_can_be_a_run, more)})
     looked = thread_map(lambda name: _look_at(root, repository, name), names, _THREADS)
@@ -75,7 +75,7 @@ def _look_at(root: ArtifactRoot, repository: str, name: str) -> Run | None:
     try:
         attempt, *before = root.attempts(repository, name)
     except RefusedError:
-        # What has no attempt is no run.
+        # A folder without an attempt is not a run.
         return None
     except IntegrityError as error:
         return Run(name, "", _NEVER, needed=_unclear(error))
@@ -122,7 +122,7 @@ def _unclear(error: Exception) -> str:
 
 
 def _stamped(name: str) -> datetime:
-    """The time that a name begins with; the earliest there is for other names."""
+    """The time at the beginning of a name; the earliest possible time for other names."""
     try:
         return datetime.strptime(name, _STAMP).replace(tzinfo=timezone.utc)
     except ValueError:
@@ -145,9 +145,9 @@ def _listing(manifest: Manifest | None) -> Listing | None:
 
 
 def with_files(run: Run) -> Run:
-    """A run with its files, and what only a listing of them shows.
+    """A run with its files, and with facts that only a listing shows.
 
-    The run is needed where the listing cannot be believed.
+    The run is needed if the listing is not reliable.
     """
     attempt = run.artifacts
     if attempt is None:
@@ -163,7 +163,7 @@ def with_files(run: Run) -> Run:
 
 
 def _not_shown(attempt: AttemptArtifacts, run: Run) -> str:
-    """Named objects that a listing lacks, in a sentence; empty where it has all."""
+    """A sentence about named objects that a listing lacks; empty if it has all."""
     named = [f"{asset}/manifest.json" for asset in run.manifests]
     parts = (parts for one in run.manifests.values() for parts in one.parts.values())
     named += [part.key for some in parts for part in some]
