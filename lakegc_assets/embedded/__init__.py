@@ -1,4 +1,4 @@
-"""A small lakeFS server, so that everything can be tried and tested without a real one."""
+"""A small lakeFS server for trials and tests without a real one."""
 
 from __future__ import annotations
 

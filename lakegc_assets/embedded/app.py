@@ -1,4 +1,4 @@
-"""The web application: who may call, which handler answers, and how what goes wrong is told."""
+"""The web application: authentication, routes to handlers, and error answers."""
 
 from __future__ import annotations
 
@@ -79,19 +79,19 @@ def _elsewhere(gateway: Gateway) -> ASGIApp:
 
 @cache
 def _routes() -> Sequence[Route]:
-    """The routes of all servers: each is compiled once."""
+    """The routes, compiled once for all servers."""
     return list(_routes_of(ENDPOINTS))
 
 
 def _routes_of(endpoints: Sequence[Endpoint]) -> Iterable[Route]:
     for with_slashes in (False, True):
         for endpoint in endpoints:
-            # Starlette decodes %2F before it looks for a route, and tags may have slashes.
+            # Starlette decodes %2F before it selects a route, and tags may contain slashes.
             path = _REFERENCE.sub(r"{\1:path}", endpoint.path) if with_slashes else endpoint.path
             if with_slashes and path == endpoint.path:
                 continue
             route = Route(BASE + path, _handle(endpoint), methods=[endpoint.method])
-            # Starlette lets HEAD pass wherever GET does; lakeFS has it for objects alone.
+            # Starlette allows HEAD for every GET route; lakeFS allows it for objects only.
             route.methods = {endpoint.method}
             yield route
 
@@ -131,7 +131,7 @@ async def _call(lake: Lake, request: Request) -> Call:
 
 async def _uploaded(request: Request) -> Upload:
     try:
-        # ``request.form()`` knows the type in small letters only, in some versions.
+        # In some versions, ``request.form()`` recognises the content type only in lower case.
         form = await MultiPartParser(request.headers, request.stream()).parse()
     except MultiPartException as error:
         raise errors.bad_request(error.message) from error
@@ -145,7 +145,7 @@ async def _uploaded(request: Request) -> Upload:
 
 
 def _require_utf8(request: Request) -> None:
-    """400 for a path or query that is not UTF-8: mended, it would name another object."""
+    """400 for a path or query that is not UTF-8: after a repair it would name another object."""
     for raw in (request.scope["raw_path"], request.scope["query_string"]):
         try:
             unquote_to_bytes(raw).decode()
@@ -154,7 +154,7 @@ def _require_utf8(request: Request) -> None:
 
 
 def _require_known(lake: Lake, endpoint: Endpoint) -> None:
-    """500 for what an older server does not have."""
+    """500 for an endpoint that an older server does not have."""
     if endpoint.newer and Fault.OLD_SERVER in lake.settings.faults:
         raise ApiError(500, "invalid API endpoint")
 

@@ -1,4 +1,4 @@
-"""The answers of a lakeFS server that are not successes, as exceptions with lakeFS's own words."""
+"""Error answers of a lakeFS server as exceptions, with lakeFS's own messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class ApiError(LakegcError):
 
     Attributes:
         status: the HTTP status.
-        message: what the body says.
+        message: in the body.
         extra: further fields of the body.
     """
 
@@ -22,7 +22,7 @@ class ApiError(LakegcError):
 
 
 class ProtectedBranchError(ApiError):
-    """403 for what a rule of branch protection forbids."""
+    """403 for a change that branch protection forbids."""
 
     def __init__(self, message: str) -> None:
         super().__init__(403, message)
@@ -42,12 +42,12 @@ def bad_body(schema: str, field: str, reason: str) -> ApiError:
 
 
 def not_found(what: str = "") -> ApiError:
-    """404: ``what`` is the kind of thing, such as ``branch``, or empty."""
+    """404: ``what`` is the kind of object, such as ``branch``, or empty."""
     return ApiError(404, f"{what} not found".lstrip())
 
 
 def ref_not_found() -> ApiError:
-    """404 for a reference that names nothing."""
+    """404 for a reference that does not exist."""
     return ApiError(404, "ref: not found")
 
 
@@ -57,12 +57,12 @@ def conflict(message: str) -> ApiError:
 
 
 def gone() -> ApiError:
-    """410: the entry is there, its object was swept."""
+    """410: the entry exists, but its object was swept."""
     return ApiError(410, "No data")
 
 
 def read_only() -> ApiError:
-    """403 for whatever would write to a read-only repository."""
+    """403 for a write to a read-only repository."""
     return ApiError(403, "read-only repository")
 
 

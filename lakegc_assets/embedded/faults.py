@@ -1,7 +1,7 @@
 """Faults of today's real lakeFS that endanger data, as switches of the server.
 
-Without any of them the server keeps the promises of the uncommitted GC design. Each of them was
-read in lakeFS's source or reproduced on a real server; together they are what a collector meets.
+Without these faults the server keeps the promises of the uncommitted GC design. Each fault was read
+in lakeFS's source or reproduced on a real server. A collector has to handle all of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Fault(Enum):
-    """One way in which a real lakeFS answers; the value is its name on the command line."""
+    """A faulty behaviour of a real lakeFS; the value is its name on the command line."""
 
     PAGES_WITHOUT_LOCATION = "pages-without-location"
     """The last page of ``prepare_uncommited`` has an empty location although earlier pages wrote

@@ -1,4 +1,4 @@
-"""Pages of listings: prefixes, delimiters and where the next page starts, the same for all."""
+"""Pages of listings: prefix, delimiter and continuation, the same for all lists."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Paging:
-    """The part of a list that a caller asks for.
+    """The part of a list that a caller requests.
 
     Attributes:
-        prefix: only keys that begin so.
-        after: only what comes after this key, or after all keys below this common prefix.
-        amount: of items and common prefixes.
-        delimiter: keys that have it after the prefix become one common prefix; empty for none.
+        prefix: only keys with this prefix.
+        after: only keys after this key, or after all keys below this common prefix.
+        amount: maximum of items and common prefixes.
+        delimiter: keys with it after the prefix become one common prefix; empty for none.
     """
 
     prefix: str = ""
@@ -32,11 +32,11 @@ def page(
     """Page through items by key, as lakeFS's listings do.
 
     Args:
-        read: gives key and item from a key on.
-        wanted: which of them.
+        read: returns key and item from a key on.
+        wanted: the part to return.
 
     Returns:
-        Items, and common prefixes as strings; and whether there is more.
+        Items, and common prefixes as strings; and whether more follow.
     """
     prefix, delimiter = wanted.prefix.encode(), wanted.delimiter.encode()
     after = wanted.after.encode()
@@ -61,7 +61,7 @@ def page(
 
 
 def _next_key(key: bytes, *, below: bool) -> bytes:
-    """The first key after this one, or after all that begin with it (UTF-8 never has byte 255)."""
+    """The first key after this one, or after all keys with this prefix (byte 255 is not UTF-8)."""
     if not key:
         return key
     return key[:-1] + bytes((key[-1] + 1,)) if below else key + b"\0"

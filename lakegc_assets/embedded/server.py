@@ -34,16 +34,16 @@ _START_SECONDS = 120
 
 
 class EmbeddedLakeFS:
-    """A lakeFS server in this process, for as long as the ``with`` block runs.
+    """A lakeFS server in this process, for the duration of the ``with`` block.
 
     Args:
-        data_dir: its state, and its objects when there is no store; made when it is missing.
+        data_dir: its state, and its objects without a store; made if it is missing.
         store: ``s3://bucket[/prefix]``, or None for local files and ``local://`` namespaces.
         port: 0 for a free one.
         settings: fields of ``ServerSettings``.
 
     Attributes:
-        lake: the server's parts, for tests that look behind the API.
+        lake: the server's parts, for tests that need more than the API.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class EmbeddedLakeFS:
 
     @property
     def access_key(self) -> str:
-        """The access key id that it takes."""
+        """The access key id of its user."""
         return self._settings.access_key
 
     @property
     def secret_key(self) -> str:
-        """The secret that belongs to it."""
+        """The secret access key of its user."""
         return self._settings.secret_key
 
     @property
@@ -82,7 +82,7 @@ class EmbeddedLakeFS:
 
     @property
     def store_config(self) -> StoreConfig:
-        """The settings with which others reach the objects of its repositories."""
+        """The settings with which other code reads the objects of its repositories."""
         return replace(self._settings.store_config, local_root=str(self.objects_dir))
 
     @property
@@ -212,7 +212,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Tells when it is ready."""
+    """Calls ``ready`` after its start."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -230,10 +230,10 @@ def _server(lake: Lake, ready: Callable[[], None] = lambda: None) -> _Server:
         ws="none",
         log_config=None,
         access_log=False,
-        # The clock of the server may be another one than the machine's.
+        # The server's clock may differ from the machine's.
         date_header=False,
         server_header=False,
-        # Between two calls of a collector lie its long steps.
+        # A collector has long steps between two calls.
         timeout_keep_alive=300,
         timeout_graceful_shutdown=5,
     )
@@ -257,11 +257,12 @@ def _listen(host: str, port: int) -> socket.socket:
 def server_credentials(
     data_dir: Path, access_key: str | None, secret_key: str | None
 ) -> tuple[str, str]:
-    """Those given, those of an earlier start, or new ones; kept in a file only the user reads."""
+    """Given, earlier or new credentials, in this order; kept in a file only the user can read."""
     path = data_dir / "credentials.json"
     with ExitStack() as stack:
         directory = open_directories(stack, data_dir, (), create=True)[-1]
-        # Of two first starts at once, the second one takes what the first one made up.
+        # If two first starts run at the same time, the second one uses the credentials of the
+        # first.
         stack.enter_context(locked(directory, required=False))
         known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
         fresh = ServerSettings(data_dir)
@@ -275,7 +276,7 @@ def server_credentials(
 
 
 def _write_private(directory: int, name: str, text: str) -> None:
-    """Write a file that only its user can read: all of it or, after a crash, nothing."""
+    """Write a file that only its user can read: completely or, after a crash, not at all."""
     temporary = temporary_name()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=directory), "w") as file:
@@ -298,7 +299,7 @@ def _environment(settings: ServerSettings, endpoint: str) -> dict[str, str]:
 
 
 def _banner(settings: ServerSettings, endpoint: str) -> str:
-    """One line for programs, and the lines that a reader pastes into another shell."""
+    """One line for programs, and the lines to paste into another shell."""
     variables = _environment(settings, endpoint).items()
     ready = (
         f"lakeFS for trials and tests is ready: endpoint={endpoint} "

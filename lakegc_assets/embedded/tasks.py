@@ -1,4 +1,4 @@
-"""Work in the background: who does it is recorded, so that a dead process's tasks end as failed."""
+"""Background tasks with a recorded owner, so that the tasks of a dead process end as failed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def start(
     *,
     force: bool = False,
 ) -> str:
-    """Record a task that this process is to do in the background; its id.
+    """Record a task that this process will do in the background; its id.
 
     Args:
         lake: the server.
         repository: its name.
-        prefix: of the id; it says what kind of task it is.
-        check: looks first, in the same transaction, whether it can be done.
+        prefix: of the id; it shows the kind of the task.
+        check: checks first, in the same transaction, whether the task is possible.
         force: also in a read-only repository.
 
     Raises:
@@ -62,7 +62,7 @@ def failed(message: str) -> dict[str, object]:
 
 
 def finish(lake: Lake, db: sqlite3.Connection, task: str, outcome: Mapping[str, object]) -> None:
-    """Record how a task ended, unless it was given up before."""
+    """Record the end of a task, unless it was cancelled before."""
     db.execute(
         "UPDATE prepare_tasks SET outcome = ?, updated = ? WHERE id = ? AND outcome IS NULL",
         (json.dumps(outcome), _rfc3339(lake.now()), task),
@@ -70,7 +70,7 @@ def finish(lake: Lake, db: sqlite3.Connection, task: str, outcome: Mapping[str, 
 
 
 def end_interrupted(lake: Lake) -> None:
-    """Let the tasks of processes that are gone end as failed."""
+    """End the tasks of dead processes as failed."""
     with lake.state.write() as db:
         query = "SELECT id, owner FROM prepare_tasks WHERE outcome IS NULL"
         for task, name in db.execute(query).fetchall():
@@ -106,6 +106,6 @@ def recorded(db: sqlite3.Connection, repo: Repository, task: str) -> dict[str, A
 
 
 def _rfc3339(seconds: float) -> str:
-    """Epoch seconds as answers have them."""
+    """Epoch seconds in the form of answers."""
     moment = datetime.fromtimestamp(seconds, tz=timezone.utc)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -57,7 +57,7 @@ class RetainedObjects:
 def retained_objects(
     server: Server, names: Sequence[str] = ()
 ) -> tuple[list[RetainedObjects], list[Problem]]:
-    """Deleted objects that the stores of the named repositories, or all, still hold; and problems."""
+    """Deleted objects that the stores of the given repositories, or all, hold; and problems."""
     found: list[RetainedObjects] = []
     problems: list[Problem] = []
     for one in server.chosen(names):

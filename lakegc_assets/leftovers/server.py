@@ -33,7 +33,7 @@ class Problem:
 
 @contextmanager
 def noting(problems: list[Problem], where: str, what: str = "") -> Iterator[None]:
-    """Add an error of the block to ``problems``, with ``what`` before its text, and go on after it."""
+    """Add an error of the block to ``problems``, prefixed with ``what``; go on after the block."""
     try:
         yield
     except LakegcError as error:

@@ -221,7 +221,7 @@ class _Pruning:
     records: Records
 
     def run(self, client: LakeFSClient, lease: Lease | None) -> Pruned:
-        """Judge the runs and, under the lease of the repository, remove some; no lease, no removal."""
+        """Judge the runs and, under the lease of the repository, remove some; none without."""
         ctx = self.ctx
         ctx.check_clocks(client, self.connections.store())
         now = ctx.clocks.now()

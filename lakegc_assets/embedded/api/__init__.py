@@ -1,1 +1,1 @@
-"""The REST API: a module for each kind of routes, and what they share of requests and answers."""
+"""The REST API: one module for each kind of route, and shared code for requests and answers."""

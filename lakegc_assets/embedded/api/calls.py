@@ -1,4 +1,4 @@
-"""Requests and responses of the REST handlers, validated and worded as lakeFS does."""
+"""Requests and responses of the REST handlers, with lakeFS's validation and messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WRONG_SCHEMA = "request body has an error: doesn't match schema #/components/sc
 
 
 class Upload(NamedTuple):
-    """The file of a multipart form: its content and what the form says of its type."""
+    """The file of a multipart form: its content and its content type in the form."""
 
     data: bytes
     content_type: str
@@ -36,9 +36,9 @@ class Call:
     Attributes:
         lake: the server's parts.
         names: the variable parts of the path.
-        query: the query's parameters.
-        headers: the request's.
-        body: as it came; empty for a form.
+        query: the parameters of the query.
+        headers: of the request.
+        body: unchanged; empty for a form.
         upload: the form's ``content``, or None.
     """
 
@@ -60,7 +60,7 @@ class Call:
         return self.names["branch"]
 
     def required(self, name: str) -> str:
-        """A parameter of the query; 400 when it is missing."""
+        """A parameter of the query; 400 if it is missing."""
         if name not in self.query:
             raise errors.bad_request(
                 f'parameter "{name}" in query has an error: value is required but missing'
@@ -68,11 +68,11 @@ class Call:
         return self.query[name]
 
     def flag(self, name: str) -> bool:
-        """A parameter that is ``true`` or not."""
+        """Return whether a parameter is ``true``."""
         return self.query.get(name, "false").lower() == "true"
 
     def only_if_absent(self) -> bool:
-        """True if ``If-None-Match`` allows no object at the path yet; 400 for all but ``*``."""
+        """Return whether ``If-None-Match`` requires an empty path; 400 for all values but ``*``."""
         value = self.headers.get("if-none-match")
         if value not in {None, "*"}:
             raise errors.bad_request('Unsupported value for If-None-Match - Only "*" is supported')
@@ -88,7 +88,7 @@ class Call:
         )
 
     def json(self, schema: str, *, optional: bool = False) -> Body:
-        """The body as an object of one of lakeFS's schemas; 400 when it is not one."""
+        """The body as an object of one of lakeFS's schemas; 400 for any other body."""
         if optional and not self.body:
             return Body(schema, {})
         fields = self._parsed()
@@ -97,7 +97,7 @@ class Call:
         return Body(schema, fields)
 
     def json_array(self, schema: str) -> list[Body]:
-        """The body as an array of objects of a schema; 400 when it is not one."""
+        """The body as an array of objects of a schema; 400 for any other body."""
         found = self._parsed()
         if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
             raise errors.bad_request(_WRONG_SCHEMA + schema)
@@ -106,7 +106,7 @@ class Call:
     def _parsed(self) -> object:
         try:
             found = json.loads(self.body)
-            # JSON can escape half of a surrogate pair, which no text of the state can hold.
+            # JSON can escape half of a surrogate pair, which SQLite text cannot hold.
             json.dumps(found, ensure_ascii=False).encode()
         except (ValueError, RecursionError):
             return None
@@ -129,7 +129,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Body:
-    """A JSON object; each question says what type it expects, and 400 answers what is not so."""
+    """A JSON object; each method expects a type, and raises a 400 for another type."""
 
     schema: str
     fields: Mapping[str, Any]
@@ -194,7 +194,7 @@ Handler = Callable[[Call], Response]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A method and a path below ``/api/v1``, and what answers it.
+    """A method and a path below ``/api/v1``, and their handler.
 
     ``newer``: lakeFS 0.100 does not have it.
     """
@@ -218,24 +218,24 @@ def answer(content: object, status: int = 200, **headers: str) -> Response:
 
 
 def text_answer(content: str, status: int) -> Response:
-    """A plain answer."""
+    """A plain-text answer."""
     return Response(content, status, media_type="text/plain")
 
 
 def done() -> Response:
-    """An answer that has nothing to say."""
+    """An answer without content."""
     return Response(status_code=204)
 
 
 def allowed(call: Call) -> Response:
-    """Answer that the user, who is the only one, may change a repository; 404 if it is none."""
+    """Answer that the only user may change a repository; 404 if it does not exist."""
     with call.lake.state.read() as db:
         catalog.repository(db, call.repository)
     return done()
 
 
 def in_background(call: Call, prefix: str, work: Callable[[Lake, str], object]) -> Response:
-    """Record a task about a repository, to be done after the answer, which is its id."""
+    """Record a task for a repository that runs after the answer; the answer is the task's id."""
     task = tasks.start(call.lake, call.repository, prefix)
     found = answer({"id": task}, 202)
     done = partial(work, call.lake, call.repository)
@@ -259,6 +259,6 @@ def page_answer(results: Sequence[Mapping[str, object]], *, has_more: bool, key:
 
 
 def one_page(found: Iterable[Mapping[str, object]], amount: int, *, key: str) -> Response:
-    """The first ``amount`` of what a query for one more has found."""
+    """The first ``amount`` results of a query that asked for one more."""
     results = list(found)
     return page_answer(results[:amount], has_more=len(results) > amount, key=key)

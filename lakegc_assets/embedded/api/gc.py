@@ -1,4 +1,4 @@
-"""REST: retention rules, what a collector asks for, and where metadata files are."""
+"""REST: retention rules, lists for a collector, and locations of metadata files."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from lakegc_assets.embedded.lake import catalog
 
 
 def get_rules(call: Call) -> Response:
-    """The rules; 404 when there are none."""
+    """The rules; 404 without rules."""
     return answer(collect.rules(call.lake, call.repository))
 
 
 def set_rules(call: Call) -> Response:
-    """Replace the rules; of two for one branch the last wins."""
+    """Replace the rules; of two rules for one branch the last one applies."""
     body = call.json("GarbageCollectionRules")
     days = body.number("default_retention_days")
     branches = dict(_rule(item) for item in body.items("branches"))
@@ -64,7 +64,7 @@ def prepare_uncommitted(call: Call) -> Response:
 
 
 def metadata_file(call: Call) -> Response:
-    """The location of a range or metarange; like lakeFS, without a look at the store."""
+    """The location of a range or metarange; like lakeFS, without a request to the store."""
     with call.lake.state.read() as db:
         catalog.repository(db, call.repository)
     location = f"_lakefs/{call.names['id']}"

@@ -1,4 +1,4 @@
-"""REST: what changes a branch's history, and diffs."""
+"""REST: changes of a branch's history, and diffs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lakegc_assets.embedded.refs.history import Overrides
 
 
 def commit(call: Call) -> Response:
-    """Commit what is staged on a branch, or the tree ``source_metarange``."""
+    """Commit the staged entries of a branch, or the tree ``source_metarange``."""
     body = call.json("CommitCreation")
     message, metadata = body.text("message"), body.strings("metadata")
     date = body.number("date") if "date" in body.fields else None
@@ -44,7 +44,7 @@ def commit(call: Call) -> Response:
 
 
 def reset(call: Call) -> Response:
-    """Forget what is staged on a branch, or part of it."""
+    """Drop the staged entries of a branch, or some of them."""
     body = call.json("ResetCreation")
     history.reset(
         call.lake,
@@ -58,7 +58,7 @@ def reset(call: Call) -> Response:
 
 
 def hard_reset(call: Call) -> Response:
-    """Let a branch without staged changes point at another commit."""
+    """Set a branch without staged changes to another commit."""
     ref, force = call.required("ref"), call.flag("force")
     history.hard_reset(call.lake, call.repository, call.branch, ref, force=force)
     return done()
@@ -81,7 +81,7 @@ def revert(call: Call) -> Response:
 
 
 def cherry_pick(call: Call) -> Response:
-    """Do on a branch what a commit changed."""
+    """Apply the changes of a commit to a branch."""
     body = call.json("CherryPickCreation")
     made = history.cherry_pick(
         call.lake,

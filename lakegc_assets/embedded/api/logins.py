@@ -1,4 +1,4 @@
-"""Tokens for those who log in with their keys: signed with the secret, and nowhere kept."""
+"""Tokens for users who log in with their keys: signed with the secret, and not stored."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def log_in(lake: Lake, access_key: str, secret_key: str) -> Login:
 
 
 def is_valid(lake: Lake, token: str) -> bool:
-    """Return whether a token was given out for the keys of this server, and has not expired."""
+    """Return whether this server's keys signed a token, and it has not expired."""
     signed, _, signature = token.rpartition(".")
     if not hmac.compare_digest(signature.encode(), _signature(lake, signed).encode()):
         return False

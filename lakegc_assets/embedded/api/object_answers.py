@@ -33,7 +33,7 @@ def stats(found: Found, *, with_metadata: bool = True) -> dict[str, object]:
 
 
 def asked_stats(call: Call, found: Found, *, with_metadata: bool) -> dict[str, object]:
-    """The same, with a presigned URL in the place of the address where the call asks for one."""
+    """The same, with a presigned URL instead of the address if the request asks for one."""
     shown = stats(found, with_metadata=with_metadata)
     if call.flag("presign"):
         url = presigning.presigned_url(call.lake, "get_object", *objects.locate(call.lake, found))
@@ -42,7 +42,7 @@ def asked_stats(call: Call, found: Found, *, with_metadata: bool) -> dict[str, o
 
 
 def common_prefix(path: str) -> dict[str, object]:
-    """``ObjectStats`` of all that lies below a prefix."""
+    """``ObjectStats`` of a common prefix."""
     return {
         "checksum": "",
         "mtime": 0,
@@ -54,7 +54,7 @@ def common_prefix(path: str) -> dict[str, object]:
 
 
 def headers(found: Found) -> dict[str, str]:
-    """The headers with which an object is served."""
+    """The HTTP headers of an object."""
     entry = found.entry
     return {
         "ETag": etag(found),
@@ -74,7 +74,7 @@ def etag(found: Found) -> str:
 
 
 def _metadata_headers(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Those that HTTP can carry; the others are only told by ``stat``."""
+    """Headers for the metadata that HTTP allows; only ``stat`` returns the others."""
     return {
         METADATA_HEADER + name: _raw(value)
         for name, value in metadata.items()
@@ -83,5 +83,5 @@ def _metadata_headers(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def _raw(text: str) -> str:
-    """Starlette writes headers in Latin-1, lakeFS in UTF-8; line breaks cannot be in them."""
+    """Text for Starlette, which writes headers in Latin-1; lakeFS writes UTF-8 on one line."""
     return _CONTROL.sub(" ", text).strip().encode().decode("latin-1")

@@ -21,10 +21,10 @@ from lakegc_assets.embedded.objects import copies, objects, presigning
 from lakegc_assets.embedded.objects.objects import Found
 
 MTIME_HEADER = "X-Lakegc-Mtime"
-# Names of objects and slices hold seconds in 32 bits.
+# Ids of objects and slices hold seconds in 32 bits.
 _XID_END = 1 << 32
 _RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
-# An object that a browser shows must not run as a page of the server's.
+# A browser must not run an object as a page of this server.
 _FOR_BROWSERS = {"X-Frame-Options": "SAMEORIGIN", "Content-Security-Policy": "default-src 'none'"}
 
 
@@ -51,7 +51,7 @@ def upload(call: Call) -> Response:
 
 
 def get(call: Call) -> Response:
-    """An object's content, or a range of it; 410 when it was swept."""
+    """An object's content, or a range of it; 410 if it was swept."""
     found = _entry(call)
     if call.headers.get("if-none-match") == etag(found):
         return Response(status_code=304, headers={"ETag": etag(found)})
@@ -96,7 +96,7 @@ def delete(call: Call) -> Response:
 
 
 def delete_many(call: Call) -> Response:
-    """Delete paths from a branch; that it is protected is told of each of them."""
+    """Delete paths from a branch; each path has its own error if the branch is protected."""
     paths = [str(path) for path in call.json("PathList").items("paths")]
     try:
         objects.delete(call.lake, call.repository, call.branch, paths, force=call.flag("force"))
@@ -107,7 +107,7 @@ def delete_many(call: Call) -> Response:
 
 
 def list_objects(call: Call) -> Response:
-    """A page of what is at a reference."""
+    """A page of the objects at a reference."""
     found, has_more = objects.list_objects(
         call.lake, call.repository, call.names["ref"], call.paging()
     )
@@ -122,7 +122,7 @@ def list_objects(call: Call) -> Response:
 
 
 def copy(call: Call) -> Response:
-    """Copy an object to a path of a branch; the server decides whether that needs its data."""
+    """Copy an object to a path of a branch; the server copies its data only if it must."""
     body = call.json("ObjectCopyCreation")
     body.flag("shallow")
     found = copies.copy(
@@ -143,7 +143,7 @@ def _entry(call: Call) -> Found:
 
 
 def _redirect(call: Call, found: Found) -> Response:
-    """To where the store itself serves the object."""
+    """Redirect to the URL of the object in the store."""
     base, key = objects.locate(call.lake, found)
     url = presigning.presigned_url(call.lake, "get_object", base, key)
     objects.require_content(call.lake, found)
@@ -151,7 +151,7 @@ def _redirect(call: Call, found: Found) -> Response:
 
 
 def _range(call: Call, size: int) -> range | None:
-    """The bytes that the call asks for, or None for all; 416 where there are none."""
+    """The range of bytes in the request, or None for all; 416 if the object does not have it."""
     if "range" not in call.headers:
         return None
     wanted = _RANGE.fullmatch(call.headers["range"])
@@ -174,7 +174,7 @@ def _mtime(call: Call) -> float | None:
 
 
 def _header_text(call: Call, name: str) -> str:
-    """A header's value; Starlette reads Latin-1 where clients of lakeFS write UTF-8."""
+    """A header's value; Starlette reads Latin-1, but clients of lakeFS write UTF-8."""
     try:
         return call.headers.get(name, "").encode("latin-1").decode()
     except UnicodeDecodeError:

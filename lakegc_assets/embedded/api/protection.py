@@ -41,7 +41,7 @@ def add_rule(call: Call) -> Response:
 
 
 def delete_rule(call: Call) -> Response:
-    """Delete one rule; 404 when there is none for the pattern."""
+    """Delete one rule; 404 if the pattern has none."""
     pattern = call.json(_SCHEMA).text("pattern")
     with call.lake.state.write() as db:
         repo = catalog.repository(db, call.repository)

@@ -20,7 +20,7 @@ _TIME: Final = TypeAdapter[datetime](AwareDatetime)
 
 
 def list_branches(call: Call) -> Response:
-    """A page of branches, hidden ones only with ``show_hidden``."""
+    """A page of branches, with hidden ones only if ``show_hidden`` is set."""
     page = call.paging()
     amount = page.amount
     with call.lake.state.read() as db:
@@ -37,7 +37,7 @@ def list_branches(call: Call) -> Response:
 
 
 def create_branch(call: Call) -> Response:
-    """A branch at a reference; the answer is the commit's id."""
+    """Create a branch at a reference; the answer is the commit's id."""
     body = call.json("BranchCreation")
     name, source = body.text("name"), body.text("source")
     refs.check_branch_name(name)
@@ -57,7 +57,7 @@ def get_branch(call: Call) -> Response:
 
 
 def delete_branch(call: Call) -> Response:
-    """Delete a branch, and what is staged on it; never the default one."""
+    """Delete a branch and its staged entries; the default branch cannot be deleted."""
     with call.lake.state.write() as db:
         repo = catalog.writable_repository(db, call.repository, force=call.flag("force"))
         gone = catalog.branch(db, repo, call.branch)
@@ -87,7 +87,7 @@ def log(call: Call) -> Response:
         walk = refs.log(db, repo, start, first_parent=call.flag("first_parent"))
         if after:
             walk = islice(dropwhile(lambda c: c.id != after, walk), 1, None)
-        # lakectl sends an empty one when it is to stop nowhere.
+        # lakectl sends an empty value if the log has no end.
         if stop_at := call.query.get("stop_at"):
             walk = _until(walk, refs.resolve_commit(db, repo, stop_at))
         if "since" in call.query:
@@ -117,7 +117,7 @@ def list_tags(call: Call) -> Response:
 
 
 def create_tag(call: Call) -> Response:
-    """A tag at a reference."""
+    """Create a tag at a reference."""
     body = call.json("TagCreation")
     name, ref = body.text("id"), body.text("ref")
     refs.check_tag_name(name)
@@ -155,9 +155,9 @@ def _until(walk: Iterator[Commit], stop: Commit) -> Iterator[Commit]:
 
 
 def _instant(text: str) -> float:
-    """Epoch seconds of a time as RFC 3339 has it."""
+    """Epoch seconds of a time in the form of RFC 3339."""
     try:
-        # Python 3.10 itself reads neither the zone as lakeFS's client writes it nor a Z.
+        # Python 3.10 reads neither the zone in the form of lakeFS's client nor a Z.
         return _TIME.validate_strings(text, strict=True).timestamp()
     except ValueError:
         raise errors.bad_request(

@@ -26,7 +26,7 @@ def list_repositories(call: Call) -> Response:
 
 
 def create_repository(call: Call) -> Response:
-    """A new repository, with its first commit."""
+    """Create a repository, with its first commit."""
     body = call.json("RepositoryCreation")
     name, namespace = body.text("name"), body.text("storage_namespace")
     if not re.fullmatch(_NAME, name):
@@ -53,7 +53,7 @@ def get_repository(call: Call) -> Response:
 
 
 def delete_repository(call: Call) -> Response:
-    """Forget a repository; what it wrote stays in the store."""
+    """Delete a repository; its objects stay in the store."""
     with call.lake.state.write() as db:
         repo = catalog.repository(db, call.repository)
         if repo.read_only and not call.flag("force"):
@@ -63,14 +63,14 @@ def delete_repository(call: Call) -> Response:
 
 
 def repository_metadata(call: Call) -> Response:
-    """Metadata of a repository: none is ever set."""
+    """Metadata of a repository, which is always empty."""
     with call.lake.state.read() as db:
         catalog.repository(db, call.repository)
     return answer({})
 
 
 def action_runs(call: Call) -> Response:
-    """A page of the runs of actions: the server runs none."""
+    """A page of the runs of actions; the server runs none, so it is empty."""
     with call.lake.state.read() as db:
         catalog.repository(db, call.repository)
     return one_page([], call.paging().amount, key="run_id")

@@ -1,4 +1,4 @@
-"""REST: the server's configuration, who calls, and what clients ask before all else."""
+"""REST: the server's configuration, its user, and further routes that clients call first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _USER = {"creation_date": 0, "email": "", "friendly_name": "", "id": history.COM
 
 
 def version(_: Call) -> Response:
-    """The version of lakeFS whose API this is."""
+    """The version of lakeFS that has this API."""
     return answer(_version())
 
 
@@ -25,7 +25,7 @@ def storage(call: Call) -> Response:
 
 
 def config(call: Call) -> Response:
-    """All of the configuration that the server tells."""
+    """The whole configuration that the server returns."""
     return answer(
         {
             "capabilities_config": {},
@@ -38,17 +38,17 @@ def config(call: Call) -> Response:
 
 
 def garbage_collection(call: Call) -> Response:
-    """For how long an address that was handed out can be linked."""
+    """The time for which an issued address can be linked."""
     return answer({"grace_period": call.lake.settings.grace_period})
 
 
 def healthcheck(_: Call) -> Response:
-    """The server answers."""
+    """Answer that the server runs."""
     return done()
 
 
 def setup_state(_: Call) -> Response:
-    """The server has its user from the start."""
+    """Answer that the server has its user from the start."""
     login = {
         "login_url": "",
         "login_failed_message": "The credentials don't match.",
@@ -60,12 +60,12 @@ def setup_state(_: Call) -> Response:
 
 
 def setup(_: Call) -> Response:
-    """A second user cannot be set up."""
+    """Refuse to set up a second user."""
     raise errors.conflict("lakeFS already initialized")
 
 
 def statistics(call: Call) -> Response:
-    """Accept statistics of clients, and keep none."""
+    """Accept statistics of clients, and discard them."""
     call.json("StatsEventsList").bodies("events", "StatsEvent")
     return done()
 
@@ -83,7 +83,7 @@ def user(_: Call) -> Response:
 
 
 def users(call: Call) -> Response:
-    """A page of the users, of whom there is one."""
+    """A page of the users: there is one."""
     page = call.paging()
     name = history.COMMITTER
     found = [_USER] if name.startswith(page.prefix) and name > page.after else []
@@ -91,7 +91,7 @@ def users(call: Call) -> Response:
 
 
 def _version() -> dict[str, object]:
-    # lakectl warns of servers that name another edition.
+    # lakectl warns about servers of another edition.
     return {"version": VERSION, "version_context": "lakeFS"}
 
 

@@ -1,4 +1,4 @@
-"""REST: objects that clients wrote themselves, to addresses that were handed out or elsewhere."""
+"""REST: objects that clients wrote to the store, at issued addresses or elsewhere."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lakegc_assets.embedded.objects import linking, objects, presigning
 from lakegc_assets.embedded.objects.objects import DEFAULT_CONTENT_TYPE
 from lakegc_assets.graveler.entry import Entry, Timestamp
 
-# The dates that HTTP can tell.
+# The range of dates in HTTP headers.
 _FIRST_SECOND = -62_135_596_800
 _LAST_SECOND = 253_402_300_799
 
 
 def stage(call: Call) -> Response:
-    """Stage an object that lies outside the namespace."""
+    """Stage an object outside of the namespace."""
     body = call.json("ObjectStageCreation")
     mtime = body.number("mtime", int(call.lake.now()))
     if not _FIRST_SECOND <= mtime <= _LAST_SECOND:
@@ -42,7 +42,7 @@ def stage(call: Call) -> Response:
 
 
 def get_physical_address(call: Call) -> Response:
-    """An address to write to, and to link afterwards; with a URL for that if it is asked for."""
+    """An address to write to, and to link afterwards; with a presigned URL on request."""
     path, presign = call.required("path"), call.flag("presign")
     if presign:
         presigning.require_support(call.lake)
@@ -56,7 +56,7 @@ def get_physical_address(call: Call) -> Response:
 
 
 def link_physical_address(call: Call) -> Response:
-    """Stage what was written to an address."""
+    """Stage the object at an address."""
     body = call.json("StagingMetadata")
     if not isinstance(body.fields.get("staging"), dict):
         raise errors.bad_body("StagingMetadata", "staging", 'property "staging" is missing')

@@ -43,7 +43,7 @@ def import_status(call: Call) -> Response:
 
 
 def cancel_import(call: Call) -> Response:
-    """Let an import end without a commit."""
+    """End an import without a commit."""
     _task(call, "id", imports.TASK_PREFIX)
     imports.cancel(call.lake, call.repository, call.required("id"))
     return done()
@@ -81,7 +81,7 @@ def metadata_object(call: Call) -> Response:
     with call.lake.state.read() as db:
         repo = catalog.repository(db, call.repository)
     name = call.names["id"]
-    # Not every file below _lakefs/ is one of the two.
+    # Files below _lakefs/ with a slash in their name are neither ranges nor metaranges.
     if "/" in name:
         raise errors.not_found()
     try:
@@ -92,7 +92,7 @@ def metadata_object(call: Call) -> Response:
 
 
 def _task(call: Call, parameter: str, prefix: str) -> dict[str, Any]:
-    """A task of one kind; 404 for what is none of them."""
+    """A task of one kind; 404 for a task of another kind."""
     task = call.required(parameter)
     found = tasks.status(call.lake, call.repository, task)
     if not task.startswith(prefix):

@@ -1,6 +1,6 @@
-"""One object of the store out of many parts.
+"""Writes one object of the store from many parts.
 
-On S3 the store gets the same parts, so that its ETag of the object is the one in lakeFS's entry.
+S3 receives the same parts, so that the store's ETag of the object equals the one in lakeFS's entry.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ PartReader = Callable[[], bytes]
 
 
 def check_sizes(lake: Lake, sizes: Sequence[int]) -> None:
-    """Refuse parts that S3 would not put together: all but the last have 5 MiB.
+    """Refuse parts that S3 would not accept: all but the last need 5 MiB.
 
     Raises:
-        S3Error: EntityTooSmall; local files take parts of any size.
+        S3Error: EntityTooSmall; local files allow parts of any size.
     """
     if lake.settings.store and any(size < SMALLEST_ON_S3 for size in sizes[:-1]):
         raise S3Error(
@@ -38,14 +38,14 @@ def check_sizes(lake: Lake, sizes: Sequence[int]) -> None:
 def write_parts(
     lake: Lake, repo: Repository, address: str, parts: Sequence[PartReader], moment: float
 ) -> None:
-    """Write an object; nothing is at its address before it is whole.
+    """Write an object, which is at its address only once it is complete.
 
     Args:
         lake: the server.
-        repo: where.
+        repo: of the object.
         address: relative.
-        parts: each gives its bytes when it is asked.
-        moment: when it is written, in epoch seconds.
+        parts: functions that return the bytes of each part.
+        moment: time of the write, in epoch seconds.
     """
     if not lake.settings.store:
         lake.stores.write(repo, address, b"".join(part() for part in parts), moment)

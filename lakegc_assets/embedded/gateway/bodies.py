@@ -1,4 +1,4 @@
-"""Bodies of requests as they come in: never more than is allowed, and never left in the way."""
+"""Bodies of requests: read up to a limit, and always read or closed before the next request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakegc_assets.embedded.gateway.signature import Signed
 
 _MOST_DOCUMENT_BYTES = 8 << 20
 _CHUNKS_OVERHEAD = 1 << 20
-# So much of a body that nobody wants is read, so that its client comes to read the answer.
+# Up to this many bytes of an unwanted body are read, so that the client then reads the answer.
 _MOST_UNWANTED_BYTES = 1 << 20
 
 
@@ -22,7 +22,7 @@ class Body:
     """One request's body.
 
     Args:
-        receive: gives its pieces.
+        receive: returns its pieces.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -30,23 +30,23 @@ class Body:
         self._ended = False
 
     async def read(self, kind: str, signed: Signed, headers: Mapping[str, str], most: int) -> bytes:
-        """The body as it was sent.
+        """Read the body as the client sent it.
 
         Args:
-            kind: ``content``, or what may not be long.
-            signed: says whether it comes in chunks.
-            headers: the request's.
-            most: bytes that content may have, unpacked.
+            kind: ``content``, or a kind with a short limit.
+            signed: shows whether the body has chunks.
+            headers: of the request.
+            most: limit of the unpacked content, in bytes.
 
         Raises:
-            S3Error: it is too large; where it is announced to be so nothing is read.
+            S3Error: the body is too large; if its announced length is, nothing is read.
         """
         limit = most if kind == "content" else _MOST_DOCUMENT_BYTES
         too_large = errors.entity_too_large(most) if kind == "content" else errors.malformed_xml()
         length = headers.get("x-amz-decoded-content-length") or headers.get("content-length", "0")
         if not re.fullmatch(r"[0-9]{1,18}", length) or int(length) > limit:
             raise too_large
-        # Chunks of a few bytes each are a nuisance that no client makes.
+        # No real client sends chunks of a few bytes, so their overhead is limited.
         allowed = 2 * limit + _CHUNKS_OVERHEAD if is_stream(signed.payload) else limit
         found = bytearray()
         while not self._ended:
@@ -56,10 +56,10 @@ class Body:
         return bytes(found)
 
     async def finish(self, *, waited_for: bool) -> bool:
-        """Read what is left if it is little; says whether the body has come to its end.
+        """Read the rest of the body if it is short; return whether the body has ended.
 
         Args:
-            waited_for: the client waits for the word to go on: it gets the answer instead.
+            waited_for: the client waits for ``100 Continue``: it gets the answer instead.
         """
         unwanted = 0
         while not (self._ended or waited_for) and unwanted <= _MOST_UNWANTED_BYTES:

@@ -1,4 +1,4 @@
-"""The gateway's operations on repositories as buckets, but listings of what is in them."""
+"""The gateway's operations on repositories as buckets, except listings of their contents."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ def list_buckets(call: Call) -> Response:
 
 
 def head(call: Call) -> Response:
-    """That there is such a repository."""
+    """Answer that the repository exists."""
     require_bucket(call.lake, call.bucket)
     return Response(headers={"x-amz-bucket-region": _REGION})
 
 
 def location(call: Call) -> Response:
-    """The region that S3 calls by no name."""
+    """The default region, which has no name in S3."""
     require_bucket(call.lake, call.bucket)
     return document("LocationConstraint", [])
 
 
 def versioning(call: Call) -> Response:
-    """That objects have no versions."""
+    """Answer that objects have no versions."""
     require_bucket(call.lake, call.bucket)
     return document("VersioningConfiguration", [])
 
 
 def delete_objects(call: Call) -> Response:
-    """Delete up to 1,000 keys; each gets an answer of its own, unless only errors are wanted."""
+    """Delete up to 1,000 keys, with an answer for each, or only for errors on request."""
     require_bucket(call.lake, call.bucket)
     wanted = parse(call.body, "Delete")
     listed = wanted.all("Object")
@@ -80,7 +80,7 @@ def delete_objects(call: Call) -> Response:
 
 
 def _delete(call: Call, ref: str, names: list[str]) -> S3Error | None:
-    """Delete keys of one branch in one transaction; the error is that of each of them."""
+    """Delete keys of one branch in one transaction; its error applies to each of them."""
     try:
         check_target(call.lake, call.bucket, ref)
         paths = [path for path in (Key.of(name).path for name in names) if path]

@@ -1,4 +1,4 @@
-"""Requests of the gateway's handlers, with the branch or reference that their key names."""
+"""Requests of the gateway's handlers, with the branch or reference in their key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from lakegc_assets.embedded.lake.catalog import Branch, Repository
 from lakegc_assets.embedded.refs.refs import resolve
 
 METADATA = "x-amz-meta-"
-# What lakeFS calls it in an entry. What the API was given has other names, and is not told here.
+# lakeFS's prefix of user metadata in an entry. Metadata from the API has other names, and is not
+# returned here.
 _ENTRY_METADATA = "X-Amz-Meta-"
 _MAX_METADATA_BYTES = 2 * 1024
 _ENCODED_WORD = re.compile(r"=\?[^?\s]+\?[bBqQ]\?[^?\s]*\?=")
@@ -42,16 +43,16 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """One request whose signature was right.
+    """One request with a valid signature.
 
     Attributes:
         lake: the server's parts.
         bucket: a repository's name; empty for the list of all.
-        name: the key as it was sent; empty for the bucket itself.
-        query: its parameters; of those that come more than once the first.
-        headers: by name in lower case; values as Latin-1, like the wire's bytes.
+        name: the unchanged key; empty for the bucket itself.
+        query: the first value of each parameter.
+        headers: by name in lower case; values as Latin-1, like the bytes on the wire.
         body: unpacked and checked.
-        checksums: those among the headers and trailers that vouch for the body.
+        checksums: headers and trailers with checksums of the body.
     """
 
     lake: Lake
@@ -64,14 +65,14 @@ class Call:
 
     @property
     def key(self) -> Key:
-        """The key, split; 404 when it can name no object."""
+        """The key, split; 404 if it cannot name an object."""
         key = Key.of(self.name)
         if not key.ref or not key.path:
             raise errors.no_such_key()
         return key
 
     def number(self, name: str, default: int, limit: int) -> int:
-        """A parameter that is a number of at least 0; larger ones count as ``limit``."""
+        """A numeric parameter of at least 0; a larger number than ``limit`` becomes ``limit``."""
         text = self.query.get(name) or str(default)
         if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) >= 1 << 31:
             raise errors.invalid_argument(
@@ -80,14 +81,14 @@ class Call:
         return min(int(text), limit)
 
     def shown(self, key: str) -> str:
-        """A key as the answer tells it: percent-encoded where that is asked for."""
+        """A key in the form of the answer: percent-encoded on request."""
         encoding = self.query.get("encoding-type", "")
         if encoding not in {"", "url"}:
             raise errors.invalid_argument("Invalid Encoding Method specified in Request")
         return quote(key, safe="/") if encoding else key
 
     def target(self) -> Key:
-        """The key that shall be written.
+        """The key to write to.
 
         Raises:
             S3Error: no such repository or branch; it is read-only; it is not a branch but a tag or
@@ -101,7 +102,7 @@ class Call:
 
 
 def require_bucket(lake: Lake, name: str) -> Repository:
-    """The repository; NoSuchBucket when there is none."""
+    """The repository; NoSuchBucket if there is none."""
     with lake.state.read() as db:
         try:
             return catalog.repository(db, name)
@@ -110,7 +111,7 @@ def require_bucket(lake: Lake, name: str) -> Repository:
 
 
 def check_target(lake: Lake, bucket: str, ref: str) -> Branch:
-    """The branch that shall be written to; see ``Call.target``."""
+    """The branch to write to; see ``Call.target``."""
     repo = require_bucket(lake, bucket)
     if repo.read_only:
         raise errors.read_only()
@@ -126,7 +127,7 @@ def check_target(lake: Lake, bucket: str, ref: str) -> Branch:
 
 
 def copy_source(header: str) -> tuple[str, Key]:
-    """Bucket and key that ``x-amz-copy-source`` names.
+    """Bucket and key in ``x-amz-copy-source``.
 
     Raises:
         S3Error: it names none, or an object version.
@@ -142,7 +143,7 @@ def copy_source(header: str) -> tuple[str, Key]:
 
 
 def unquote_key(raw: bytes) -> str:
-    """A percent-encoded path or key; one that is not UTF-8 could only name another object."""
+    """A decoded path or key; an error if it is not UTF-8, because it would name another object."""
     try:
         return unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
@@ -150,7 +151,7 @@ def unquote_key(raw: bytes) -> str:
 
 
 def user_metadata(headers: Mapping[str, str]) -> dict[str, str]:
-    """The user's metadata, under the names that lakeFS gives them in an entry.
+    """The user's metadata, under its names in a lakeFS entry.
 
     Raises:
         S3Error: there are more than 2 KB.
@@ -172,7 +173,7 @@ def user_metadata(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def metadata_headers(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Headers that tell an entry's metadata."""
+    """Headers with an entry's metadata."""
     found: dict[str, str] = {}
     missing = 0
     for name, value in metadata.items():
@@ -187,7 +188,7 @@ def metadata_headers(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def _decoded(value: str) -> str:
-    """Text that may be encoded by RFC 2047, as S3 and its clients do with what is not ASCII."""
+    """Text that may be encoded by RFC 2047, as S3 and its clients encode non-ASCII text."""
     try:
         if _ENCODED_WORD.search(value):
             return str(make_header(decode_header(value)))

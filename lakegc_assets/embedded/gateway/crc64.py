@@ -1,4 +1,4 @@
-"""CRC-64/NVME, which newer AWS SDKs send by default; compiled by numba when it is used."""
+"""CRC-64/NVME, which newer AWS SDKs send by default; numba compiles it on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S3's XML documents: those of answers are written, those of requests are read."""
+"""S3's XML documents: writes those of answers, and reads those of requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
 
 
 def document(name: str, fields: Fields, status: int = 200, **headers: str) -> Response:
-    """An answer with one document: elements by name, in order; a name may come again."""
+    """An answer with one document: elements by name, in order; names may repeat."""
     return Response(
         _HEAD + f'<{name} xmlns="{_NAMESPACE}">{_inside(fields)}</{name}>',
         status,
@@ -31,7 +31,7 @@ def document(name: str, fields: Fields, status: int = 200, **headers: str) -> Re
 
 
 def error_document(error: S3Error, resource: str, request_id: str) -> Response:
-    """An answer that says what went wrong."""
+    """An answer with an error document."""
     fields: list[tuple[str, Value]] = [
         ("Code", error.code),
         ("Message", error.message),
@@ -46,7 +46,7 @@ def error_document(error: S3Error, resource: str, request_id: str) -> Response:
 
 
 def time_of(seconds: float) -> str:
-    """Epoch seconds as documents tell times."""
+    """Epoch seconds in the form of documents."""
     moment = datetime.fromtimestamp(int(seconds), tz=timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
@@ -63,11 +63,11 @@ class Element:
         return self._node.tag.rpartition("}")[2]
 
     def all(self, name: str) -> list[Element]:
-        """The elements of this name right inside, in order."""
+        """The direct child elements of this name, in order."""
         return [child for child in map(Element, self._node) if child.name == name]
 
     def text(self, name: str, default: str | None = None) -> str:
-        """The text of the one element of this name; MalformedXML when it is missing."""
+        """The text of the only child element of this name; MalformedXML if it is missing."""
         found = self.all(name)
         if len(found) == 1:
             return found[0]._node.text or ""  # noqa: SLF001 - of the same class
@@ -77,10 +77,10 @@ class Element:
 
 
 def parse(body: bytes, name: str) -> Element:
-    """A request's document, whose outermost element must have this name.
+    """The document of a request, with an outermost element of this name.
 
     Raises:
-        S3Error: it is not well-formed, is another one, or defines entities of its own.
+        S3Error: it is not well-formed, has another outermost element, or defines entities.
     """
     # Only UTF-8 is read, so this finds every definition.
     if b"<!" in body or b"\0" in body:
@@ -109,7 +109,7 @@ def _text(value: Value) -> str:
 
 
 def _escape(found: re.Match[str]) -> str:
-    # Most control characters are not allowed in XML 1.0 at all; S3 writes them so, too.
+    # XML 1.0 forbids most control characters, but S3 writes them in this form.
     return _ENTITIES.get(found[0], f"&#x{ord(found[0]):x};")
 
 

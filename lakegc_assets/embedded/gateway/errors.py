@@ -1,4 +1,4 @@
-"""The gateway's answers that are not successes, with S3's codes, or lakeFS's own where it has."""
+"""The gateway's error answers, with S3's codes, or lakeFS's own codes where they exist."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class S3Error(LakegcError):
 
     Attributes:
         status: the HTTP status.
-        code: what programs look at.
-        message: what people read.
+        code: for programs.
+        message: for people.
         headers: further headers of the answer.
     """
 
@@ -32,12 +32,12 @@ def access_denied(message: str = "Access Denied.") -> S3Error:
 
 
 def bad_digest(what: str) -> S3Error:
-    """400: the content is not what the client has checksummed."""
+    """400: the content does not match the client's checksum."""
     return S3Error(400, "BadDigest", f"The {what} you specified did not match what we received.")
 
 
 def entity_too_large(limit: int) -> S3Error:
-    """400: more bytes than this server takes."""
+    """400: more bytes than this server accepts."""
     return S3Error(
         400,
         "EntityTooLarge",
@@ -61,7 +61,7 @@ def invalid_argument(message: str) -> S3Error:
 
 
 def invalid_part(number: int) -> S3Error:
-    """400: a part that was not uploaded, or has another ETag."""
+    """400: a part that was not uploaded, or that has another ETag."""
     return S3Error(
         400,
         "InvalidPart",
@@ -89,7 +89,7 @@ def no_such_key() -> S3Error:
 
 
 def no_such_upload() -> S3Error:
-    """404: of this key there is no upload with this id."""
+    """404: this key has no upload with this id."""
     return S3Error(
         404,
         "NoSuchUpload",
@@ -133,7 +133,7 @@ def signature_does_not_match() -> S3Error:
 
 
 def gone() -> S3Error:
-    """410: the entry is there, its object was swept.
+    """410: the entry exists, but its object was swept.
 
     The code and the message are those of lakeFS's gateway, which sends them with 404.
     """
@@ -151,7 +151,7 @@ def write_to_protected_branch() -> S3Error:
 
 
 def of_api(error: ApiError) -> S3Error:
-    """The gateway's error for an error of the operations behind both interfaces."""
+    """The gateway's error for an error of an operation that the REST API shares."""
     if isinstance(error, ProtectedBranchError):
         return write_to_protected_branch()
     known = {

@@ -1,4 +1,4 @@
-"""The gateway as an application: checks a request, finds its operation, tells what went wrong."""
+"""The gateway as an application: checks a request, selects its operation, answers errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from lakegc_assets.embedded.gateway.uploads import Uploads
 from lakegc_assets.embedded.lake import Lake
 
 _LOG = logging.getLogger(__name__)
-# Headers that ask for more than storing bytes: to ignore them would be a lie to the client.
+# Headers that ask for more than storing bytes: a client must not believe that they were honoured.
 _REFUSED_HEADERS = (
     "x-amz-grant-",
     "x-amz-object-lock-",
@@ -52,12 +52,12 @@ class Operation(NamedTuple):
     """An operation of S3.
 
     Attributes:
-        level: what it is about: ``server``, ``bucket`` or ``object``.
+        level: its object: ``server``, ``bucket`` or ``object``.
         method: of HTTP.
-        marks: parameters that must be there.
-        may: parameters that may be there; any other means another operation.
-        handler: what answers it.
-        takes: what its body is: nothing, a ``document``, one that names ``parts``, or ``content``.
+        marks: required parameters.
+        may: optional parameters; any other parameter means another operation.
+        handler: makes the answer.
+        takes: kind of its body: nothing, a ``document``, one that names ``parts``, or ``content``.
     """
 
     level: str
@@ -69,7 +69,7 @@ class Operation(NamedTuple):
 
 
 class Gateway:
-    """The application below the path of everything that is not the REST API.
+    """The application for all paths outside of the REST API.
 
     Args:
         lake: the server's parts.
@@ -90,7 +90,7 @@ class Gateway:
         except ApiError as error:
             response = _told(errors.of_api(error), request, request_id)
         except ClientDisconnect:
-            # Nobody reads this.
+            # The client has gone, so nobody reads this answer.
             response = _told(errors.incomplete_body(), request, request_id)
         except Exception as error:  # noqa: BLE001 - whatever it was, the client must be told
             _LOG.exception("%s %s failed", request.method, request.url.path)
@@ -99,7 +99,7 @@ class Gateway:
         response.headers["Date"] = formatdate(self._lake.now(), usegmt=True)
         response.headers["x-amz-request-id"] = request_id
         if not await body.finish(waited_for="expect" in request.headers):
-            # What is left of the body would be taken for the next request.
+            # The client would take the rest of the body for the next request.
             response.headers["Connection"] = "close"
         await response(scope, receive, send)
 
@@ -178,7 +178,7 @@ def _operations(multipart: Multipart) -> list[Operation]:
 def _choose(
     operations: list[Operation], level: str, method: str, query: Mapping[str, str]
 ) -> Operation:
-    """The operation that was meant; what was not understood in full is not done at all."""
+    """The requested operation; a request with an unknown part is refused as a whole."""
     given = {name for name in query if name != "x-id" and not name.lower().startswith("x-amz-")}
     if "AWSAccessKeyId" in given:
         given -= presigned_v2.PARAMETERS
@@ -202,7 +202,7 @@ def _query(incoming: Incoming) -> dict[str, str]:
 
 
 def _headers(incoming: Incoming, query: Mapping[str, str], signed: Signed) -> dict[str, str]:
-    """The headers by name; a presigned URL may hold some of them in its query."""
+    """The headers by name; the query of a presigned URL may contain some of them."""
     found = {
         name.decode("latin-1"): value.strip(b" \t").decode("latin-1")
         for name, value in incoming.headers

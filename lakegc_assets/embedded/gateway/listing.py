@@ -1,4 +1,4 @@
-"""The gateway's ListObjects, both versions: branches first, and below a branch its paths."""
+"""The gateway's ListObjects, both versions: branches first, and the paths below a branch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_KEYS = 1000
 
 @dataclass(frozen=True)
 class _Page:
-    """Part of a listing; keys and common prefixes in order, and whether more follow."""
+    """Part of a listing: keys and common prefixes in order, and whether more follow."""
 
     keys: list[tuple[str, Found]]
     prefixes: list[str]
@@ -49,11 +49,11 @@ def list_v2(call: Call) -> Response:
 
 
 def list_v1(call: Call) -> Response:
-    """ListObjects; the next page begins at the last key, which is told where it is no key."""
+    """ListObjects; the next page begins after the last key, or after a marker that is no key."""
     marker = call.query.get("marker", "")
     found = _page(call, marker)
     fields: list[tuple[str, Value]] = [("Marker", call.shown(marker))]
-    # Without a delimiter the last key does; branches are prefixes always.
+    # Without a delimiter the client uses the last key as marker; branches are always prefixes.
     if found.has_more and (call.query.get("delimiter") or found.prefixes):
         fields.append(("NextMarker", call.shown(found.last)))
     return _answer(call, found, fields)
@@ -117,7 +117,7 @@ def _page(call: Call, after: str) -> _Page:
 
 
 def _paths(call: Call, prefix: Key, after: str, amount: int) -> _Page:
-    """The paths at one reference; none where it does not exist."""
+    """The paths at one reference; none if it does not exist."""
     below = f"{prefix.ref}/"
     if after and not after.startswith(below):
         if after > below:

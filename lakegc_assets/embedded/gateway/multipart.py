@@ -39,7 +39,7 @@ class Multipart:
     """The operations.
 
     Args:
-        uploads: what is under way.
+        uploads: the unfinished uploads.
     """
 
     def __init__(self, uploads: Uploads) -> None:
@@ -77,7 +77,7 @@ class Multipart:
         return Response(headers={"ETag": quoted(etag), **call.checksums})
 
     def complete(self, call: Call) -> Response:
-        """CompleteMultipartUpload; asked again, it tells of the same object."""
+        """CompleteMultipartUpload; a repeated request returns the same object."""
         key = call.target()
         upload, parts = self._find(call, key)
         wanted = _listed(call)
@@ -88,7 +88,7 @@ class Multipart:
                 etag = self._assemble(call, key, upload, chosen)
                 self._uploads.drop_files(upload)
             except EndedError:
-                # Another request was faster: it was aborted, or is complete.
+                # Another request has aborted or completed the upload meanwhile.
                 etag = self._find(call, key)[0].etag
         if etag is None:
             raise errors.no_such_upload()
@@ -108,10 +108,10 @@ class Multipart:
         return Response(status_code=204)
 
     def list_uploads(self, call: Call) -> Response:
-        """ListMultipartUploads, of one key by their ids."""
+        """ListMultipartUploads, by key and then by id."""
         require_bucket(call.lake, call.bucket)
         prefix, marker = call.query.get("prefix", ""), call.query.get("key-marker", "")
-        # Without a key the id of an upload means nothing.
+        # S3 ignores the id of an upload without a key.
         id_marker = call.query.get("upload-id-marker", "") if marker else ""
         amount = call.number("max-uploads", _MOST_LISTED, _MOST_LISTED)
         after = [
@@ -235,7 +235,7 @@ def _listed_upload(call: Call, key: str, upload: Upload) -> Value:
 
 
 def _listed(call: Call) -> list[tuple[int, str]]:
-    """Numbers and ETags of the parts that shall be the object, in order."""
+    """Numbers and ETags of the parts of the object, in order."""
     found: list[tuple[int, str]] = []
     for part in parse(call.body, "CompleteMultipartUpload").all("Part"):
         text = part.text("PartNumber").strip()
@@ -262,13 +262,13 @@ def _checked(parts: Mapping[int, Part], number: int, etag: str) -> Part:
 
 
 def _etag(parts: Sequence[Part]) -> str:
-    """As S3 makes it: the MD5 of the parts' MD5s, and how many they are."""
+    """The ETag as S3 computes it: the MD5 of the parts' MD5s, and the number of parts."""
     digests = b"".join(bytes.fromhex(part.etag) for part in parts)
     return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(parts)}"
 
 
 def _copied(call: Call) -> bytes:
-    """The bytes that UploadPartCopy names."""
+    """The bytes of the source of UploadPartCopy."""
     data = content(call, source(call)[2])
     header = call.headers.get("x-amz-copy-source-range")
     if header is None:

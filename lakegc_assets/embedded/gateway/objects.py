@@ -39,7 +39,7 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 def get(call: Call) -> Response:
-    """An object's content, or a range of it; 410 when it was swept."""
+    """An object's content, or a range of it; 410 if it was swept."""
     found = find(call, call.bucket, call.key)
     headers = _headers(call, found)
     if unmodified := _unmodified(call.headers, found.entry):
@@ -89,7 +89,7 @@ def put(call: Call) -> Response:
 
 
 def delete(call: Call) -> Response:
-    """Delete a path from a branch; what is not there is no error."""
+    """Delete a path from a branch; a missing path is no error."""
     key = Key.of(call.name)
     check_target(call.lake, call.bucket, key.ref)
     if key.path:
@@ -104,7 +104,7 @@ def tagging(call: Call) -> Response:
 
 
 def find(call: Call, bucket: str, key: Key) -> Found:
-    """The entry at a key; NoSuchBucket or NoSuchKey when there is none."""
+    """The entry at a key; NoSuchBucket or NoSuchKey if there is none."""
     require_bucket(call.lake, bucket)
     try:
         return objects.get_entry(call.lake, bucket, key.ref, key.path)
@@ -130,7 +130,7 @@ def source(call: Call) -> tuple[str, Key, Found]:
 
 
 def if_absent(call: Call) -> bool:
-    """Return whether a write asks for a path that does not exist; no other condition is known."""
+    """Return whether a write requires an empty path; any other condition is refused."""
     wanted = call.headers.get("if-none-match")
     if wanted not in {None, "*"} or "if-match" in call.headers:
         raise errors.not_implemented("conditions other than If-None-Match: *")
@@ -138,14 +138,14 @@ def if_absent(call: Call) -> bool:
 
 
 def quoted(e_tag: str) -> str:
-    """An ETag as a header has it."""
+    """An ETag in the form of a header."""
     return f'"{_sendable(e_tag)}"'
 
 
 def _is_branch_itself(call: Call) -> bool:
-    """True if a client marks a branch as a directory, as some do with all parents of a new one.
+    """Return whether a client marks a branch as a directory, as some do for all parents of a path.
 
-    A branch is there already, and an empty path cannot be written.
+    The branch exists already, and an empty path cannot be written.
     """
     ref, slash, path = call.name.partition("/")
     if not slash or path or call.body:
@@ -208,15 +208,15 @@ def _headers(call: Call, found: Found) -> dict[str, str]:
 
 
 def _sendable(text: str) -> str:
-    """Text as a header can carry it: UTF-8, which Starlette wants as Latin-1, in one line."""
+    """Text in the form of a header: UTF-8 on one line, which Starlette expects as Latin-1."""
     line = re.sub(r"[\x00-\x1f\x7f]", "", text).strip()
     return line.encode().decode("latin-1")
 
 
 def _unmodified(headers: Mapping[str, str], entry: Entry, prefix: str = "") -> str:
-    """The condition that fails: ``not modified``, ``refused``, or empty for none.
+    """The result of the conditions: ``not modified``, ``refused``, or empty if all hold.
 
-    The order is HTTP's: a condition about the ETag outweighs one about the time.
+    The order is HTTP's: a condition on the ETag takes precedence over one on the time.
     """
     seconds = entry.last_modified.seconds
     match, none_match = headers.get(f"{prefix}if-match"), headers.get(f"{prefix}if-none-match")
@@ -255,10 +255,10 @@ def _refused() -> Response:
 
 
 def _range(header: str, size: int) -> tuple[int, int] | None:
-    """First byte and end of what a Range header asks for; None for everything.
+    """First byte and end of a Range header; None for everything.
 
     Raises:
-        S3Error: 416 when none of it exists.
+        S3Error: 416 if the object has none of these bytes.
     """
     wanted = _RANGE.fullmatch(header)
     if not wanted or not any(wanted.groups()):

@@ -1,4 +1,4 @@
-"""The content of a request: out of its chunks, and compared with all that vouches for it."""
+"""The content of a request: unpacks its chunks, and compares it with its checksums."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Payload(NamedTuple):
 
     Attributes:
         data: the content.
-        checksums: headers ``x-amz-checksum-...`` that were found to be right.
+        checksums: headers ``x-amz-checksum-...`` that match the content.
     """
 
     data: bytes
@@ -39,7 +39,7 @@ class Payload(NamedTuple):
 
 
 def is_stream(declared: str) -> bool:
-    """Return whether a payload that is declared so comes in chunks."""
+    """Return whether a payload with this declared hash comes in chunks."""
     return declared.startswith("STREAMING-")
 
 
@@ -51,12 +51,11 @@ def unpack(
     Args:
         raw: the body.
         signed: its signature.
-        headers: the request's, with names in lower case.
-        names_parts: the checksums in the headers are not of the body but of the object that is to
-            be put together.
+        headers: of the request, with names in lower case.
+        names_parts: the checksums in the headers are not of the body but of the object to assemble.
 
     Raises:
-        S3Error: the content is not what was signed, announced or checksummed.
+        S3Error: the content does not match its signature, length or checksums.
     """
     trailers: Mapping[str, str] = {}
     data = raw
@@ -75,10 +74,10 @@ def unpack(
 
 
 def check_checksums(data: bytes, headers: Mapping[str, str]) -> dict[str, str]:
-    """Compare content with the checksums among some headers, and return these.
+    """Compare content with the checksums in headers, and return these.
 
     Raises:
-        S3Error: one is wrong, or of a kind that is not known.
+        S3Error: a checksum is wrong, or of an unknown kind.
     """
     found = object_checksums(headers)
     for name, value in found.items():
@@ -91,7 +90,7 @@ def check_parts(parts: Sequence[bytes], headers: Mapping[str, str]) -> None:
     """Compare an object with checksums of the whole, or of the checksums of its parts.
 
     Raises:
-        S3Error: one is neither, or of a kind that is not known.
+        S3Error: a checksum matches neither, or is of an unknown kind.
     """
     for name, value in object_checksums(headers).items():
         function = _function(name)
@@ -102,7 +101,7 @@ def check_parts(parts: Sequence[bytes], headers: Mapping[str, str]) -> None:
 
 
 def object_checksums(headers: Mapping[str, str]) -> dict[str, str]:
-    """Those headers that are checksums."""
+    """The headers that are checksums."""
     return {
         name: value
         for name, value in headers.items()
@@ -142,7 +141,7 @@ _CHECKSUMS: Mapping[str, Callable[[bytes], bytes]] = {
 
 
 def _unchunk(raw: bytes, signed: Signed, announced: str) -> tuple[bytes, dict[str, str]]:
-    """The content of chunks and the trailing headers, with every signature compared."""
+    """The content of chunks and the trailing headers, after a check of every signature."""
     is_signed = signed.payload.startswith(_SIGNED_CHUNKS)
     previous, position, size = signed.signature, 0, -1
     chunks: list[bytes] = []

@@ -1,6 +1,6 @@
 """Checks presigned URLs of AWS Signature Version 2, which ``aws s3 presign`` may still make.
 
-Written from AWS's "Signing and authenticating REST requests", its section on query strings.
+Source: AWS's "Signing and authenticating REST requests", its section on query strings.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from lakegc_assets.embedded.gateway.errors import (
 )
 from lakegc_assets.embedded.gateway.signature import UNSIGNED, Incoming, Signed
 
-#: Headers that the query may hold, besides Amazon's own.
+#: Headers that the query may contain, besides Amazon's own.
 HEADERS: Final = frozenset({"content-md5", "content-type"})
-#: Parameters of the query that are no part of what is asked for.
+#: Parameters of the query that only belong to the signature.
 PARAMETERS: Final = frozenset({"AWSAccessKeyId", "Expires", "Signature"}) | HEADERS
 _RESOURCES: Final = frozenset({
     b"acl", b"delete", b"lifecycle", b"location", b"logging", b"notification", b"partNumber",
@@ -33,26 +33,26 @@ _RESOURCES: Final = frozenset({
 
 
 def is_presigned(incoming: Incoming) -> bool:
-    """Return whether a request claims a signature of this kind."""
+    """Return whether a request has a signature of this kind."""
     return any(name == b"AWSAccessKeyId" for name, _ in incoming.parameters())
 
 
 def verify(incoming: Incoming, access_key: str, secret_key: str, now: float) -> Signed:
-    """Check who has presigned a URL, and until when.
+    """Check the signature of a presigned URL, and its expiry.
 
     Args:
         incoming: the request.
         access_key: of the one user.
-        secret_key: of the same.
+        secret_key: of the one user.
         now: epoch seconds.
 
     Raises:
-        S3Error: it is not presigned by this user, has expired, or was changed since.
+        S3Error: this user did not sign it, it has expired, or it was changed since.
     """
     parameters = incoming.parameters()
     query = dict(parameters)
     if len(query) < len(parameters):
-        # One of two values would be signed, and the other one might be used.
+        # With two values, one could be signed and the other one used.
         raise signature_does_not_match()
     expires = query.get(b"Expires", b"")
     signature = query.get(b"Signature")
@@ -73,7 +73,7 @@ def verify(incoming: Incoming, access_key: str, secret_key: str, now: float) -> 
 
 
 def string_to_sign(incoming: Incoming, query: Mapping[bytes, bytes]) -> bytes:
-    """The string that the secret key signs; headers may be in the query, and count alike."""
+    """The string that the secret key signs; headers in the query count like others."""
     headers: dict[bytes, Sequence[bytes]] = {}
     for name, value in (*query.items(), *incoming.headers):
         headers[name.lower()] = [*headers.get(name.lower(), ()), value.strip()]

@@ -1,7 +1,7 @@
 """Checks AWS Signature Version 4, in the Authorization header or in the query (presigned URLs).
 
-Written from AWS's documentation of the signature for S3, where a path is percent-encoded once and
-each request says what its payload is.
+Source: AWS's documentation of the signature for S3. There a path is percent-encoded once, and each
+request declares its payload.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Incoming(NamedTuple):
 
     Attributes:
         method: in upper case.
-        path: as it came, percent-encoded.
-        query: as it came, percent-encoded, without the question mark.
+        path: unchanged, percent-encoded.
+        query: unchanged, percent-encoded, without the question mark.
         headers: names in lower case.
     """
 
@@ -59,27 +59,27 @@ class Incoming(NamedTuple):
     headers: Sequence[tuple[bytes, bytes]]
 
     def header(self, name: str) -> str | None:
-        """The values of a header, joined as they are signed; None when it is missing."""
+        """The values of a header, joined as they are signed; None if it is missing."""
         wanted = name.encode()
         values = [_trimmed(value) for key, value in self.headers if key == wanted]
         return b",".join(values).decode("latin-1") if values else None
 
     def parameters(self) -> list[tuple[bytes, bytes]]:
-        """The query's names and values, with ``+`` as it is: signers send spaces as ``%20``."""
+        """The query's names and values, with ``+`` unchanged: signers send spaces as ``%20``."""
         pairs = (item.partition(b"=") for item in self.query.split(b"&") if item)
         return [(unquote_to_bytes(name), unquote_to_bytes(value)) for name, _, value in pairs]
 
 
 class Signed(NamedTuple):
-    """A signature that was found to be right, and what the chunks of a payload need of it.
+    """A valid signature, with the data for the chunks of a payload.
 
     Attributes:
         payload: the SHA-256 that the payload must have, ``UNSIGNED-PAYLOAD``, or ``STREAMING-...``.
         signature: hexadecimal.
         key: for signing chunks.
-        time: of the request, as it was signed.
+        time: of the request, in its signed form.
         scope: date, region, service.
-        presigned: whether the query held it.
+        presigned: true if the query had the signature.
     """
 
     payload: str
@@ -106,16 +106,16 @@ class _Claim(NamedTuple):
 
 
 def verify(incoming: Incoming, access_key: str, secret_key: str, now: float) -> Signed:
-    """Check who has signed a request, and when.
+    """Check the signer and the time of a request.
 
     Args:
         incoming: the request.
         access_key: of the one user.
-        secret_key: of the same.
+        secret_key: of the one user.
         now: epoch seconds.
 
     Raises:
-        S3Error: it is not signed, not by this user, not now, or was changed since.
+        S3Error: it is not signed, this user did not sign it, its time is wrong, or it was changed.
     """
     query = {
         name.decode("latin-1"): value.decode("latin-1") for name, value in incoming.parameters()
@@ -138,7 +138,7 @@ def verify(incoming: Incoming, access_key: str, secret_key: str, now: float) -> 
 
 
 def canonical_request(incoming: Incoming, names: Sequence[str], payload: str) -> str:
-    """The canonical request, which is hashed; ``names`` are the signed headers."""
+    """The canonical request, the input of the hash; ``names`` are the signed headers."""
     parameters = sorted(
         (quote(name, safe=""), quote(value, safe=""))
         for name, value in incoming.parameters()
@@ -224,7 +224,7 @@ def _in_query(incoming: Incoming, query: dict[str, str]) -> _Claim:
 
 
 def _time(incoming: Incoming) -> str:
-    """The time of a request, in the form that is signed."""
+    """The time of a request, in its signed form."""
     time = incoming.header("x-amz-date")
     if time is not None:
         return time
@@ -260,9 +260,9 @@ def _check_time(claim: _Claim, now: float) -> None:
 
 
 def _check_headers(incoming: Incoming, names: Sequence[str]) -> None:
-    """Refuse what somebody may have added to a request after it was signed.
+    """Refuse headers that may have been added to a request after it was signed.
 
-    The payload's hash is signed even where its header is not named.
+    The payload's hash is signed even if the signed headers do not name its header.
     """
     needed = {"host"} | {
         name.decode("latin-1") for name, _ in incoming.headers if name.startswith(b"x-amz-")

@@ -1,8 +1,8 @@
-"""Multipart uploads that are under way: rows in the state, and their parts in files beside it.
+"""Unfinished multipart uploads: rows in the state, and their parts in files next to it.
 
-A part is on disk before its row says so, and an upload's rows go before its files do; what a crash
-leaves behind are files that no row names, which go when a server starts. That an upload has ended
-stays known for a day, so that a client that missed the answer can ask again.
+A part is on disk before its row exists, and an upload's rows are deleted before its files. After a
+crash there may be files without a row, which the next start removes. An ended upload stays known
+for a day, so that a client that missed the answer can repeat its request.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _SCHEMA = (
 
 
 class EndedError(LakegcError):
-    """An upload was completed or aborted, or its branch deleted, since it was looked at."""
+    """An upload was completed or aborted, or its branch deleted, since it was read."""
 
 
 class Upload(NamedTuple):
-    """One upload; ``branch`` is the branch's uid, ``etag`` the object's once it was completed."""
+    """One upload; ``branch`` is the branch's uid, ``etag`` the object's after completion."""
 
     id: str
     branch: int
@@ -52,7 +52,7 @@ class Upload(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One part: its file, size in bytes, MD5 in hexadecimal, and when it came (epoch seconds)."""
+    """One part: its file, size in bytes, MD5 in hexadecimal, and time (epoch seconds)."""
 
     number: int
     file: str
@@ -65,14 +65,14 @@ class Uploads:
     """The uploads of one server; safe to use from many threads and processes.
 
     Args:
-        lake: the server's parts. What earlier processes left behind is removed.
+        lake: the server's parts. Files that earlier processes left are removed.
     """
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
         root = lake.settings.data_dir.resolve() / "uploads"
         self._files = LocalStore(root, root.as_uri())
-        # Seen before the rows are read: an upload's row is there before its first file is.
+        # Files are listed before rows are read: an upload's row exists before its first file.
         seen = list(root.iterdir()) if root.exists() else []
         with lake.state.write() as db:
             for statement in _SCHEMA:
@@ -84,7 +84,7 @@ class Uploads:
                 shutil.rmtree(directory, ignore_errors=True)
 
     def start(self, branch: int, path: str, content_type: str, metadata: Mapping[str, str]) -> str:
-        """Begin an upload to a path of a branch; returns its id."""
+        """Begin an upload to a path of a branch; its id."""
         upload = secrets.token_hex(16)
         with self._lake.state.write() as db:
             self._forget(db)
@@ -95,7 +95,7 @@ class Uploads:
         return upload
 
     def find(self, upload: str, branch: int, path: str) -> tuple[Upload, dict[int, Part]]:
-        """An upload and its parts by number; NoSuchUpload for an id of another path."""
+        """An upload and its parts by number; NoSuchUpload if the id belongs to another path."""
         with self._lake.state.read() as db:
             row = db.execute(
                 "SELECT id, branch, path, content_type, metadata, started, etag FROM uploads "
@@ -112,7 +112,7 @@ class Uploads:
             return _upload(row), {part[0]: Part(*part) for part in parts}
 
     def open_in(self, repository: str) -> list[tuple[str, Upload]]:
-        """The uploads of a repository that have not ended, with their keys, by key and id."""
+        """The unfinished uploads of a repository with their keys, by key and id."""
         with self._lake.state.read() as db:
             rows = db.execute(
                 "SELECT name || '/' || path, id, branch, path, content_type, metadata, started, "
@@ -123,7 +123,7 @@ class Uploads:
             return [(key, _upload(row)) for key, *row in rows]
 
     def add(self, upload: Upload, number: int, data: bytes, etag: str) -> None:
-        """Keep a part; one of the same number is replaced."""
+        """Store a part, and replace one of the same number."""
         file = f"{upload.id}/{number}-{secrets.token_hex(8)}"
         self._files.put(file, data)
         with self._lake.state.write() as db:
@@ -146,13 +146,13 @@ class Uploads:
             self._files.delete_many([replaced[0]])
 
     def read(self, part: Part) -> bytes:
-        """A part's bytes; InvalidPart when it was replaced meanwhile."""
+        """A part's bytes; InvalidPart if it was replaced meanwhile."""
         with suppress(ObjectNotFoundError):
             return self._files.get(part.file)
         raise errors.invalid_part(part.number)
 
     def end(self, db: sqlite3.Connection, upload: Upload, etag: str) -> None:
-        """Note, in a transaction, that an upload has become an object; EndedError if it ended."""
+        """Record, in a transaction, that an upload became an object; EndedError if it has ended."""
         ended = db.execute(
             "UPDATE uploads SET etag = ?, ended = ? WHERE id = ? AND etag IS NULL",
             (etag, self._lake.now(), upload.id),
@@ -162,7 +162,7 @@ class Uploads:
         db.execute("DELETE FROM upload_parts WHERE upload = ?", (upload.id,))
 
     def abort(self, upload: Upload) -> None:
-        """Forget an upload and its parts; NoSuchUpload if it ended."""
+        """Delete an upload and its parts; NoSuchUpload if it has ended."""
         with self._lake.state.write() as db:
             gone = db.execute("DELETE FROM uploads WHERE id = ? AND etag IS NULL", (upload.id,))
             if gone.rowcount != 1:
@@ -175,7 +175,7 @@ class Uploads:
         self._remove(upload.id)
 
     def _forget(self, db: sqlite3.Connection) -> None:
-        """Forget uploads that ended a day ago, and those whose branch is no more."""
+        """Delete uploads that ended a day ago, and uploads to deleted branches."""
         db.execute(
             "DELETE FROM uploads WHERE ended < ? OR branch NOT IN (SELECT uid FROM branches)",
             (self._lake.now() - _ENDED_KEPT_SECONDS,),

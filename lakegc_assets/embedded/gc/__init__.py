@@ -1,1 +1,1 @@
-"""The server's half of garbage collection: what it prepares for a collector."""
+"""The server's part of garbage collection: the lists that it prepares for a collector."""

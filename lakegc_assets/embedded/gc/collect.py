@@ -1,4 +1,4 @@
-"""The server's half of garbage collection: rules, and the list of active commits."""
+"""The server's part of garbage collection: rules, and the list of active commits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TASK_PREFIX = "GCPC"
 
 
 def rules(lake: Lake, repository: str) -> dict[str, Any]:
-    """The rules as the API tells them; 404 when there are none."""
+    """The rules as the API returns them; 404 without rules."""
     with lake.state.read() as db:
         repo = catalog.repository(db, repository)
     if repo.rules is None:
@@ -37,7 +37,8 @@ def rules(lake: Lake, repository: str) -> dict[str, Any]:
 def set_rules(lake: Lake, repository: str, days: int, branches: dict[str, int]) -> None:
     """Replace the rules.
 
-    As with lakeFS, a default of 0 with no branches means no rules, and no branches read as null.
+    As in lakeFS, a default of 0 without branches means no rules, and an empty list of branches is
+    read as null.
     """
     text = None
     if days or branches:
@@ -49,9 +50,9 @@ def set_rules(lake: Lake, repository: str, days: int, branches: dict[str, int]) 
 
 
 def prepare_commits(lake: Lake, repository: str) -> dict[str, str]:
-    """Write the list of active commits; where it is, as the API tells it.
+    """Write the list of active commits, and return its location as the API does.
 
-    The list is put in one piece under a name of its own, so it is complete or not there.
+    The list is written as one object with a new name, so it is complete or does not exist.
 
     Raises:
         ApiError: 404 without rules, 403 for a read-only repository, 400 for rules that cannot be
@@ -66,7 +67,7 @@ def prepare_commits(lake: Lake, repository: str) -> dict[str, str]:
         heads = {b.name: b.commit_id for b in catalog.branches(db, repo)}
     now = datetime.fromtimestamp(lake.now(), tz=timezone.utc)
     active = list(_active(lake, commits, heads, _parsed_rules(repo), now))
-    # Today's servers list them in the order of a Go map, which is none.
+    # Today's servers list them in the order of a Go map, which is random.
     shuffle(active)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

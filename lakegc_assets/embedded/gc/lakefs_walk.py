@@ -17,13 +17,13 @@ def order_dependent_walk(
     """The commits that lakeFS calls active.
 
     It walks from HEADs and dangling commits in the order of their ids. A walk ends at a parent that
-    an earlier one with the same or a longer retention has passed, before it has looked whether the
-    commit that it comes from is young enough to keep that parent.
+    an earlier walk with the same or a longer retention has visited. It ends there before it checks
+    whether the child is young enough to keep that parent.
 
     Args:
         commits: id → commit, all of the repository.
         heads: branch → id of its HEAD.
-        rules: the repository's.
+        rules: of the repository.
         now: the moment of the run, aware.
     """
     active: set[str] = set()
@@ -33,7 +33,7 @@ def order_dependent_walk(
         threshold = now.timestamp() - days * SECONDS_A_DAY
         created, parent = commits[commit_id].creation_date, commits[commit_id].main_parent
         if branch is None:
-            # As if it had a child of its own age.
+            # lakeFS treats the commit as if it had a child of its own age.
             parent = commit_id
         else:
             active.add(commit_id)
@@ -49,7 +49,7 @@ def order_dependent_walk(
 def _starts(
     commits: Mapping[str, Commit], heads: Mapping[str, str]
 ) -> Iterator[tuple[str, str | None]]:
-    """Each commit to walk from, and the branch whose HEAD it is, or None for a dangling one."""
+    """Each commit where a walk starts, with the branch that has it as HEAD; None if dangling."""
     branches = [(head, branch) for branch, head in heads.items()]
     dangling = [(commit_id, "") for commit_id in dangling_commits(commits, heads)]
     for commit_id, branch in sorted(branches + dangling):

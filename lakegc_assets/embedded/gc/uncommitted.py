@@ -1,9 +1,9 @@
-"""The list of all that is staged, page by page: lakeFS's ``prepare_uncommited``.
+"""The list of all staged entries, page by page: lakeFS's ``prepare_uncommited``.
 
-A page is one consistent view of the state, and one parquet file. Pages go through the branches by
-name and through each branch by path; shallow copies come last (see ``copies``). So what is staged
-when a run begins is on one of its pages, unless it was committed, deleted or reset meanwhile, and
-what happens to one branch takes no row of another.
+A page is one consistent view of the state, and one Parquet file. Pages go through the branches by
+name and through each branch by path; shallow copies are last (see ``copies``). So an entry that is
+staged when a run begins is on one of its pages, unless it is committed, deleted or reset meanwhile.
+Changes of one branch do not remove rows of another.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _SCHEMA = pa.schema(
         pa.field("creation_date", pa.int64(), nullable=False),
     ]
 )
-# So many rows are held in memory, and are one row group.
+# Number of rows in memory, which are one row group.
 GROUP_ROWS = 50_000
 BATCH_ROWS = 1000
-# No branch can have this name, and none sorts behind it.
+# No branch can have this name, and every branch name sorts before it.
 _BEHIND_BRANCHES = "\U0010ffff"
 
 
@@ -56,7 +56,7 @@ class _Place(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """A run that goes on: where, its id, and the namespace of its repository."""
+    """An unfinished run: its location, its id, and the namespace of its repository."""
 
     place: _Place
     run_id: str
@@ -64,10 +64,11 @@ class _Begun(NamedTuple):
 
 
 def prepare_uncommitted(lake: Lake, repository: str, token: str) -> dict[str, str]:
-    """Write one page of the addresses staged on all branches; where it is, as the API tells it.
+    """Write one page of the staged addresses of all branches; return its location as the API does.
 
-    A page without rows has no location, unless the run has written files before: then it names
-    them, with one more that has no rows, so that whoever reads the last answer alone finds all.
+    A page without rows has no location, unless the run has written files before. Then it has the
+    location of these files and of one file without rows, so that a client finds all files with the
+    last answer alone.
 
     Args:
         lake: the server.
@@ -75,7 +76,7 @@ def prepare_uncommitted(lake: Lake, repository: str, token: str) -> dict[str, st
         token: from the page before, or empty for a new run.
 
     Raises:
-        ApiError: 400 for a token that is none, too old, or another repository's; 403 for a
+        ApiError: 400 for a token that is invalid, too old, or of another repository; 403 for a
             read-only repository.
     """
     begun = _parse(lake, token) if token else None
@@ -132,10 +133,10 @@ def _token(begun: _Begun) -> str:
 
 
 class _File:
-    """A parquet file of rows that need not be in memory at once.
+    """A Parquet file that need not be in memory at once.
 
     Attributes:
-        rows: how many it has.
+        rows: their number.
     """
 
     def __init__(self) -> None:
@@ -161,7 +162,7 @@ class _File:
 
     @property
     def size(self) -> int:
-        """Bytes that are written so far."""
+        """Bytes written until now."""
         return self._sink.tell()
 
     def finish(self) -> bytes:
@@ -179,7 +180,7 @@ class _File:
 
 @dataclass
 class _Page:
-    """One page while it is made: it ends after so many steps, so many seconds, or a full file."""
+    """One page in the making: it ends at a limit of steps, seconds or file size."""
 
     lake: Lake
     db: sqlite3.Connection
@@ -191,7 +192,7 @@ class _Page:
         self._deadline = self.lake.now() + self.lake.settings.uncommitted_page_seconds
 
     def fill(self, start: _Place) -> _Place | None:
-        """Read on from a place; where the next page begins, or None at the end."""
+        """Add rows from a place on; the start of the next page, or None at the end."""
         for branch in catalog.branches(self.db, self.repo):
             if branch.name < start.branch:
                 continue
@@ -201,7 +202,7 @@ class _Page:
         return self._read_copies(start.key if start.branch == _BEHIND_BRANCHES else "")
 
     def _scan(self, branch: Branch, path: str) -> str | None:
-        """Take a branch's entries from a path on; the path to go on with, or None at its end."""
+        """Add a branch's entries from a path on; the path where the next page starts, or None."""
         self.lake.settings.at_scan_step(branch.name)
         if not path:
             if self._is_over():
@@ -247,7 +248,7 @@ class _Page:
                     self.file.add(inside, created)
 
     def _is_over(self) -> bool:
-        """Return whether nothing more may be taken; a page takes something in any case."""
+        """Return whether the page is full; a page has at least one step."""
         settings = self.lake.settings
         return self.steps > 0 and (
             self.steps == settings.uncommitted_page_steps
@@ -257,7 +258,7 @@ class _Page:
 
     def _batch_rows(self) -> int:
         limit = self.lake.settings.uncommitted_page_steps
-        # With no step left it takes one row more to see where the next page begins.
+        # At the limit of steps, one more row is read: it is the start of the next page.
         return BATCH_ROWS if limit is None else max(1, min(BATCH_ROWS, limit - self.steps))
 
     @property
@@ -270,14 +271,14 @@ class _Page:
         return now is None or now.uid != branch.uid
 
     def _half(self, branch: Branch, path: str) -> int:
-        """The number of entries in the first half of what is staged from a path on."""
+        """The number of entries in the first half of the branch's staged entries from a path on."""
         count = "SELECT COUNT(*) FROM staged WHERE branch = ? AND key >= ?"
         (whole,) = self.db.execute(count, (branch.uid, b"")).fetchone()
         (left,) = self.db.execute(count, (branch.uid, path.encode())).fetchone()
         return int(max(0, whole // 2 - (whole - left)))
 
     def _is_shadowed(self, branch: Branch, key: bytes, value: bytes | None) -> bool:
-        """Return whether an entry equals HEAD's in all but its address."""
+        """Return whether an entry equals HEAD's in everything but its address."""
         head = catalog.commit(self.db, self.repo, branch.commit_id)
         old = self.lake.stores.trees(self.repo).get(head.metarange_id, key)
         return (

@@ -1,4 +1,4 @@
-"""The working parts of one server: settings, state, stores, and the names that it makes."""
+"""The working parts of one server: settings, state, stores, and new ids and addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repositories, branches, tags and commits as rows of the state, one function for each question."""
+"""Repositories, branches, tags and commits as rows of the state, one function for each query."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Repository:
 class Branch:
     """One branch.
 
-    ``uid`` is never used again, so a branch of the same name starts with nothing staged;
-    ``version`` counts what must not slip into a commit that is being prepared.
+    ``uid`` is never used again, so a new branch of the same name has no staged entries. ``version``
+    counts the changes that must not become part of a commit in preparation.
     """
 
     uid: int
@@ -86,7 +86,7 @@ class Commit:
         )
 
     def shown(self) -> dict[str, object]:
-        """As the API tells it."""
+        """As the API returns it."""
         return {
             "committer": self.committer,
             "creation_date": self.creation_date,
@@ -117,7 +117,7 @@ def writable_repository(db: sqlite3.Connection, name: str, *, force: bool = Fals
 
 
 def repositories(db: sqlite3.Connection, prefix: str, after: str, amount: int) -> list[Repository]:
-    """Up to ``amount`` repositories by name, those with a prefix, after a name."""
+    """Up to ``amount`` repositories with a prefix, by name, after a name."""
     rows = db.execute(
         "SELECT * FROM repositories WHERE id > ? AND substr(id, 1, ?) = ? ORDER BY id LIMIT ?",
         (after, len(prefix), prefix, amount),
@@ -144,7 +144,7 @@ def insert_repository(db: sqlite3.Connection, new: Repository) -> None:
 
 
 def delete_repository(db: sqlite3.Connection, name: str) -> None:
-    """Forget a repository and all its refs; its objects stay in the store, as with lakeFS."""
+    """Delete a repository and all its refs; its objects stay in the store, as in lakeFS."""
     db.execute(
         "DELETE FROM staged WHERE branch IN (SELECT uid FROM branches WHERE repository = ?)",
         (name,),
@@ -213,7 +213,7 @@ def insert_branch(
 
 
 def move_branch(db: sqlite3.Connection, seen: Branch, head: str) -> None:
-    """Set a branch's HEAD; 412 when the branch has changed since it was ``seen``."""
+    """Set a branch's HEAD; 412 if the branch has changed since ``seen`` was read."""
     moved = db.execute(
         "UPDATE branches SET commit_id = ?, version = version + 1 WHERE uid = ? AND version = ?",
         (head, seen.uid, seen.version),
@@ -223,7 +223,7 @@ def move_branch(db: sqlite3.Connection, seen: Branch, head: str) -> None:
 
 
 def delete_branch(db: sqlite3.Connection, gone: Branch) -> None:
-    """Delete a branch and what was staged on it."""
+    """Delete a branch and its staged entries."""
     db.execute("DELETE FROM staged WHERE branch = ?", (gone.uid,))
     db.execute("DELETE FROM branches WHERE uid = ?", (gone.uid,))
 
@@ -280,7 +280,7 @@ def commit(db: sqlite3.Connection, repo: Repository, wanted: str) -> Commit:
 
 
 def commits_starting_with(db: sqlite3.Connection, repo: Repository, start: str) -> list[Commit]:
-    """At most two commits whose id starts so: enough to see whether it names one."""
+    """At most two commits with ids that begin so: enough to see whether the start is unique."""
     rows = db.execute(
         "SELECT * FROM commits WHERE repository = ? AND id >= ? AND id < ? LIMIT 2",
         (repo.id, start, start + "g"),
@@ -289,12 +289,12 @@ def commits_starting_with(db: sqlite3.Connection, repo: Repository, start: str) 
 
 
 def all_commits(db: sqlite3.Connection, repo: Repository) -> Iterable[Commit]:
-    """Every commit of the repository, also those that no ref reaches."""
+    """Every commit of the repository, including commits that no ref reaches."""
     return map(_commit, db.execute("SELECT * FROM commits WHERE repository = ?", (repo.id,)))
 
 
 def insert_commit(db: sqlite3.Connection, repo: Repository, new: Commit) -> None:
-    """Add a commit; the same commit twice is one commit."""
+    """Add a commit; adding the same commit twice has no further effect."""
     db.execute(
         "INSERT OR IGNORE INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (

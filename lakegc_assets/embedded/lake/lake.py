@@ -1,4 +1,4 @@
-"""One server's working parts, which every operation is given."""
+"""The working parts of one server, an argument of every operation."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from lakegc_assets.embedded.lake.stores import Stores
 
 
 class Lake:
-    """State, stores and names of one server process.
+    """State, stores and ids of one server process.
 
     Args:
-        settings: what was set for this server; its directories are made here.
+        settings: of this server; its directories are made here.
 
     Attributes:
-        settings: the same.
-        state: refs, commits and what is staged.
+        settings: of this server.
+        state: refs, commits and staged entries.
         stores: objects, ranges and metaranges.
         xids: makes ids.
         slices: makes addresses of new objects.
-        owner: this process, as the one that does tasks.
+        owner: this process, as the owner of tasks.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -37,7 +37,7 @@ class Lake:
         )
 
     def now(self) -> float:
-        """The server's present, in epoch seconds."""
+        """The time of the server's clock, in epoch seconds."""
         return self.settings.clock()
 
     def _layout_of(self, repository: str) -> Layout:
@@ -45,6 +45,6 @@ class Lake:
             return layout_of(db, repository)
 
     def close(self) -> None:
-        """Let go of the state's file; tasks that are not finished have failed."""
+        """Close the state's file; unfinished tasks have failed from then on."""
         self.owner.close()
         self.state.close()

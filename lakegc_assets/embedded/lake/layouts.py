@@ -30,16 +30,16 @@ _FLAT: Final = (Layout.FLAT_DATA, Layout.FLAT_ROOT)
 
 
 def is_flat(layout: Layout) -> bool:
-    """Return whether objects lie in one folder."""
+    """Return whether all objects are in one folder."""
     return layout in _FLAT
 
 
 def in_layout(layout: Layout, partition: str, object_id: str) -> str:
-    """The address of an object of a layout that has partitions.
+    """The address of an object in a layout with partitions.
 
     Args:
         layout: with slices or shards.
-        partition: that is open now; of slices, the slice.
+        partition: the open partition; for slices, the slice.
         object_id: of the object.
     """
     if layout is not Layout.SHARDED:
@@ -49,12 +49,12 @@ def in_layout(layout: Layout, partition: str, object_id: str) -> str:
 
 
 def new_flat_address(layout: Layout) -> str:
-    """A new address in one of the flat layouts, in the form that each of them had."""
+    """A new address in one of the flat layouts, in the form of that layout."""
     return uuid.uuid4().hex if layout is Layout.FLAT_ROOT else f"data/{secrets.token_urlsafe(16)}"
 
 
 def set_layout(db: sqlite3.Connection, repository: str, layout: Layout) -> None:
-    """Say where the next objects of a repository go; those that it has stay where they are."""
+    """Set the layout for new objects of a repository; existing objects stay in their place."""
     db.execute("INSERT OR REPLACE INTO layouts VALUES (?, ?)", (repository, layout.value))
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 
 class Owner:
-    """One server process, as others on the same state know it: by a file that it keeps locked.
+    """One server process, identified to other processes on the same state by a locked file.
 
-    The kernel gives the lock back when the process ends, however it ends.
+    The kernel releases the lock when the process ends, even after a crash.
 
     Args:
-        folder: where the files of all processes on one state are; made when it is missing.
+        folder: of the files of all processes on one state; made if it is missing.
 
     Attributes:
         name: of this process; never used again.
@@ -25,7 +25,7 @@ class Owner:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self.name = f"{os.getpid()}-{secrets.token_hex(8)}"
-        # Locked before others can see it under its name.
+        # The file is locked before other processes can see it under its final name.
         hidden = folder / f".{self.name}"
         self._file = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(self._file, fcntl.LOCK_EX)
@@ -51,7 +51,7 @@ class Owner:
         return False
 
     def close(self) -> None:
-        """Give up: whatever this process has not finished has failed."""
+        """Release the lock; unfinished tasks of this process have failed from then on."""
         with suppress(FileNotFoundError):
             (self._folder / self.name).unlink()
         os.close(self._file)

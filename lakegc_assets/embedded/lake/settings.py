@@ -16,7 +16,7 @@ from lakegc_assets.storage.config import StoreConfig
 
 
 def _number(default: int, what: str) -> int:
-    """A whole number of at least 1, which is an option of the command, too."""
+    """A whole number of at least 1, which is also an option of the command."""
     found: int = field(default=default, metadata={"help": what})
     return found
 
@@ -25,23 +25,23 @@ def _number(default: int, what: str) -> int:
 class ServerSettings:
     """Settings of one server process; the defaults are lakeFS's own.
 
-    What each number is about is said where it is declared, and by the help of the command.
+    The declarations and the help of the command describe each number.
 
     Attributes:
-        data_dir: where the state is kept, and the objects when there is no ``store``.
-        store: ``s3://bucket[/prefix]`` below which repositories live, or None for local files.
-        store_config: how to reach the store.
+        data_dir: directory of the state, and of the objects without a ``store``.
+        store: ``s3://bucket[/prefix]`` below which repositories are, or None for local files.
+        store_config: credentials and endpoint of the store.
         access_key: the one user's access key id.
         secret_key: its secret.
-        clock: the server's present, in epoch seconds; also what its ``Date`` headers say, and the
-            time of the objects that it writes to local files.
+        clock: returns the server's time in epoch seconds. It also sets the ``Date`` headers and the
+            time of objects in local files.
         layout: of repositories that are created without a layout of their own.
-        uncommitted_page_steps: entries and branches that one call of prepare_uncommited looks at,
-            or None for everything.
+        uncommitted_page_steps: limit of entries and branches that one call of prepare_uncommited
+            reads, or None for no limit.
         uncommitted_page_seconds: seconds after which a page of prepare_uncommited ends.
-        at_scan_step: called with a branch's name whenever prepare_uncommited goes on to it or on
-            with it; a test may do something in that very moment.
-        faults: in what the server answers as today's real lakeFS does, at the cost of data.
+        at_scan_step: called with a branch's name before each step of prepare_uncommited on that
+            branch; a test can change the branch at that moment.
+        faults: behaviour of today's real lakeFS that endangers data and that this server copies.
     """
 
     data_dir: Path
@@ -82,10 +82,10 @@ class ServerSettings:
     faults: frozenset[Fault] = frozenset()
 
     def __post_init__(self) -> None:
-        """Refuse what the server cannot use.
+        """Refuse settings that the server cannot use.
 
         Raises:
-            ConfigurationError: it is not on S3; or a number that must be positive is not.
+            ConfigurationError: the store is not on S3; or a number that must be positive is not.
         """
         for name in self.numbers():
             if getattr(self, name) < 1:
@@ -97,12 +97,12 @@ class ServerSettings:
 
     @classmethod
     def numbers(cls) -> dict[str, str]:
-        """The settings that are whole numbers of at least 1, and what each is about."""
+        """The settings that are whole numbers of at least 1, with the description of each."""
         return {each.name: each.metadata["help"] for each in fields(cls) if each.metadata}
 
     @property
     def blockstore_type(self) -> str:
-        """``local`` or ``s3``, as lakeFS names its block adapters."""
+        """``local`` or ``s3``, lakeFS's name of its block adapter."""
         return "s3" if self.store else "local"
 
     @property

@@ -1,10 +1,11 @@
-"""New physical addresses: ``data/<slice>/<id>``, in slices that this process alone writes.
+"""New physical addresses: ``data/<slice>/<id>``, in slices that only this process writes.
 
-Repositories in an older layout get flat addresses instead, and sharded ones theirs below shards.
+Repositories in an older layout get flat addresses instead, and sharded repositories get addresses
+below shards.
 
-A slice's name counts the seconds down, so newer slices list first, and a collector can skip slices
-that are too young without reading them. The names and their limits are lakeFS's
-(its pkg/upload/path_provider.go).
+A slice's name counts the seconds down, so newer slices list first. A collector can skip slices that
+are too young without reading them. The names and their limits are lakeFS's (its
+pkg/upload/path_provider.go).
 """
 
 from __future__ import annotations
@@ -25,20 +26,21 @@ class Xids:
     """Makes xids that no other process makes."""
 
     def __init__(self) -> None:
-        #: Where names come from: machine and process, and the number of the last name.
+        #: Sources of ids: machine and process, and the number of the last id.
         self.machine = secrets.token_bytes(3)
         self.pid = os.getpid() & 0xFFFF
         self.counter = secrets.randbelow(_COUNTER_LIMIT)
         self._lock = Lock()
 
     def new(self, seconds: float) -> str:
-        """An xid made at a time, in epoch seconds."""
+        """An xid for a time, in epoch seconds."""
         return encode_xid(Xid(int(seconds), self.machine, self.pid, self._count()))
 
     def new_slice(self, seconds: float) -> str:
-        """The name of a slice, or of a run, made at a time: later ones sort first.
+        """The name of a slice or a run for a time: later names sort first.
 
-        So do those that this process makes later within a second, since their counter counts down.
+        This also holds for names of this process within one second, because their counter counts
+        down.
         """
         moment = datetime.fromtimestamp(int(seconds), tz=timezone.utc)
         down = _COUNTER_LIMIT - 1 - self._count()
@@ -54,10 +56,10 @@ class Slices:
     """The open slices of one process.
 
     Args:
-        xids: where names come from.
+        xids: makes the ids.
         max_age: seconds until a slice is replaced.
         max_objects: objects until a slice is replaced.
-        layout_of: the layout of a repository, by its name.
+        layout_of: returns the layout of a repository, by its name.
     """
 
     def __init__(
@@ -71,13 +73,13 @@ class Slices:
         self._lock = Lock()
 
     def new_address(self, repository: str, now: float, *, backdated: bool = False) -> str:
-        """A relative address that nothing has yet.
+        """A new relative address.
 
         Args:
             repository: the repository's name.
-            now: epoch seconds; what the slice's and the object's names say.
+            now: epoch seconds, used for the names of the slice and the object.
             backdated: ``now`` is a time given for a test or the demo. Such objects have slices of
-                their own for each ``max_age`` seconds, whatever the order they come in.
+                their own for each ``max_age`` seconds, in whatever order they are written.
         """
         layout = self.layout_of(repository)
         if is_flat(layout):

@@ -1,7 +1,7 @@
-"""Everything that the server must not forget, in one SQLite database that survives kill -9.
+"""The durable state of the server, in one SQLite database that survives kill -9.
 
-The write-ahead log is synchronised at every commit (``synchronous=FULL``), so what was answered
-is on disk. Writers queue on a lock in this process and on SQLite's lock between processes.
+SQLite synchronises the write-ahead log at every commit (``synchronous=FULL``), so every answered
+change is on disk. Writers queue on a lock in this process and on SQLite's lock between processes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from queue import Empty, LifoQueue
 from sqlite3 import connect
 from threading import Lock
 
-#: How SQLite waits for the disk at a commit.
+#: SQLite's setting for the wait for the disk at a commit.
 SYNCHRONOUS = "FULL"
 _BUSY_SECONDS = 30.0
 
@@ -86,7 +86,7 @@ class State:
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """A consistent view of the state, until the block is left."""
+        """A consistent view of the state until the end of the block."""
         with self._connection() as db:
             db.execute("BEGIN")
             try:
@@ -96,7 +96,7 @@ class State:
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: all on disk when the block is left, or nothing after an exception."""
+        """A transaction: all on disk at the end of the block, or nothing after an exception."""
         with self._writing, self._connection() as db:
             db.execute("BEGIN IMMEDIATE")
             try:

@@ -1,4 +1,4 @@
-"""The object stores behind the server: local files below its data directory, or S3."""
+"""The object stores of the server: local files below its data directory, or S3."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _OPEN_STORES = 256
 
 
 class Stores:
-    """Opens namespaces, and keeps the trees' caches of each.
+    """Opens namespaces, and caches the trees of each.
 
     Args:
-        settings: the server's.
+        settings: of the server.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -62,10 +62,10 @@ class Stores:
             return found
 
     def claim(self, namespace: str) -> None:
-        """Make a namespace lakeFS's own, by its dummy object.
+        """Create lakeFS's dummy object in a namespace, which claims it.
 
         Raises:
-            ApiError: 400 for a namespace of the wrong kind, in use, or not to be reached.
+            ApiError: 400 for a namespace of the wrong kind, in use, or not accessible.
         """
         if not re.match(self.namespace_regex, namespace):
             raise errors.bad_request(
@@ -97,7 +97,7 @@ class Stores:
         *,
         dated: bool = False,
     ) -> None:
-        """Write an object; local files get the time of a server whose clock is not the machine's.
+        """Write an object; local files get the server's time if it differs from the machine's.
 
         Args:
             repository: where.
@@ -117,7 +117,7 @@ class Stores:
     def set_time(
         self, repository: Repository, address: str, moment: float, *, dated: bool = False
     ) -> None:
-        """Let a new local file be of a moment, if it was asked for or the clock is not ours."""
+        """Set the time of a new local file, if requested or if the clock is not the machine's."""
         if dated or (self._settings.clock is not time and not self._settings.store):
             place = repository.place
             path = self._settings.objects_dir / place.authority / place.prefix / address

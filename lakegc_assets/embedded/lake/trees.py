@@ -1,8 +1,8 @@
 """Committed trees: metaranges and ranges in the store, read through a cache and written once.
 
-A tree is named by its metarange id; the empty id is the tree of the initial commit. What a commit
-or a merge leaves unchanged it shares: whole ranges are taken over wherever no change falls into
-them, as lakeFS does it (its pkg/graveler/committed), so that equal histories get equal ids.
+The metarange id names a tree; the empty id is the tree of the initial commit. A commit or merge
+shares all unchanged ranges with its parents, as in lakeFS (its pkg/graveler/committed), so equal
+histories have equal ids.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CACHED_METARANGES = 1000
 
 
 class _Recent:
-    """The files read last, up to a total weight."""
+    """The most recently read files, up to a total weight."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -122,9 +122,10 @@ class Trees:
         return Cursor(self, self.ranges(metarange_id))
 
     def save_range(self, writer: SSTableWriter, records: Sequence[Record]) -> RangeInfo:
-        """Write a range that has taken these records.
+        """Write a range, after the writer has received these records.
 
-        Also where it is known: what another process's repository had here may have been removed.
+        It is also written if it is known: the range of another process's repository in this
+        namespace may have been removed.
         """
         info, data = finish_range(writer)
         self._store.put(f"_lakefs/{info.id}", data)
@@ -139,7 +140,7 @@ class Trees:
         return name
 
     def save_foreign_range(self, writer: SSTableWriter) -> RangeInfo:
-        """Write a range of other things than entries; it is not to be taken for a tree's."""
+        """Write a range of records that are not entries, so it must not be used in a tree."""
         info, data = finish_range(writer)
         self._store.put(f"_lakefs/{info.id}", data)
         return info
@@ -155,8 +156,8 @@ class Cursor:
     """A place in a tree: at the head of a range, at a record inside one, or at the end.
 
     Attributes:
-        range: the range it is in, or None at the end.
-        record: the record it is at, or None at the head of a range.
+        range: the current range, or None at the end.
+        record: the current record, or None at the head of a range.
     """
 
     def __init__(self, trees: Trees, ranges: Sequence[RangeInfo]) -> None:
@@ -168,7 +169,7 @@ class Cursor:
         self.record: Record | None = None
 
     def advance(self) -> None:
-        """From a head to its first record, from a record to the next one or the next head."""
+        """Move from a head to the first record, or from a record to the next record or head."""
         if self.range is None:
             return
         self._inside += 1
@@ -179,7 +180,7 @@ class Cursor:
             self.skip_range()
 
     def skip_range(self) -> None:
-        """To the head of the next range."""
+        """Move to the head of the next range."""
         self._at += 1
         self._inside = -1
         self.record = None
@@ -187,11 +188,11 @@ class Cursor:
 
 
 class TreeWriter:
-    """Builds one tree from records and whole ranges given in the order of their keys.
+    """Builds one tree from records and whole ranges in the order of their keys.
 
     Args:
-        trees: where it is written.
-        metadata: of all files, when the records are no entries.
+        trees: of the namespace to write to.
+        metadata: of all files, if the records are not entries.
     """
 
     def __init__(self, trees: Trees, metadata: Metadata | None = None) -> None:
@@ -202,7 +203,7 @@ class TreeWriter:
         self._open = SSTableWriter("ranges", metadata)
 
     def add_record(self, record: Record) -> None:
-        """Append one record; ends the range where the break rule says so."""
+        """Append one record, and end the range if the break rule requires it."""
         self._open.add(record)
         self._records.append(record)
         breaks = self._trees.breaks
@@ -212,12 +213,12 @@ class TreeWriter:
             self._close()
 
     def add_range(self, info: RangeInfo) -> None:
-        """Take a whole range over as it is."""
+        """Append a whole existing range."""
         self._close()
         self._done.append(info)
 
     def finish(self) -> str:
-        """Write what is open and the metarange; its id."""
+        """Write the open range and the metarange; its id."""
         self._close()
         if self._metadata:
             return self._trees.save_foreign_metarange(self._done, self._metadata)
@@ -240,8 +241,8 @@ def commit_changes(trees: Trees, base: str, changes: Iterable[Change]) -> tuple[
     Args:
         trees: of the repository.
         base: metarange id of the tree to change.
-        changes: by key; deletions of what is not there are no changes, and neither are records
-            whose identity is that of the base (which keeps its own address).
+        changes: by key. A deletion of a missing key is no change. Neither is a record with the
+            identity of the base's record, which keeps its own address.
 
     Returns:
         The new metarange id, and whether anything changed.
@@ -265,9 +266,9 @@ def commit_changes(trees: Trees, base: str, changes: Iterable[Change]) -> tuple[
 
 
 def _copy_until(writer: TreeWriter, at: Cursor, key: bytes | None) -> None:
-    """Copy what lies before a key, whole ranges where possible; all that is left for None.
+    """Copy all records before a key, as whole ranges where possible; all remaining ones for None.
 
-    A range that ends at or after the key is entered even if it begins behind it, as lakeFS does.
+    A range that ends at or after the key is read even if it begins after it, as in lakeFS.
     """
     while at.range is not None:
         if at.record is None and (key is None or at.range.max_key < key):

@@ -1,1 +1,1 @@
-"""Objects at paths of branches, and the addresses that their data have."""
+"""Objects at paths of branches, and the physical addresses of their data."""

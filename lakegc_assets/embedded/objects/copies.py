@@ -1,9 +1,9 @@
-"""Copies of objects: shallow and tracked within a branch's staging area, of the data elsewhere.
+"""Copies of objects: shallow and recorded within a branch's staging area, of the data elsewhere.
 
-A shallow copy lets an address move, by a copy and a delete, from a path that a scan of all that is
-staged has still to reach to one that it has passed. So every shallow copy is recorded, and the scan
-reads the records last. A record is removed when no scan can be running that began before the copy:
-scans that are older than half of ``copies_kept`` are refused, and records live the whole of it.
+A copy and a delete can move an address from a path that a scan of staged entries has not reached to
+a path that it has passed. So every shallow copy is recorded, and the scan reads these records last.
+A record is removed when no scan that began before the copy can still run: scans older than half of
+``copies_kept`` are refused, and records are kept for the whole of it.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ def copy(
 ) -> Found:
     """Stage a copy of an object at a path of a branch.
 
-    What is staged on the same branch keeps its address, and the copy is tracked; of everything else
-    the data are copied to a new address.
+    A staged entry of the same branch is copied with its address, and the copy is recorded. For
+    every other source, the data are copied to a new address.
 
     Args:
         lake: the server.
-        repository: its name, where the copy goes.
-        branch: where the copy goes.
-        path: where the copy goes.
+        repository: its name, of the copy.
+        branch: of the copy.
+        path: of the copy.
         source_ref: a reference.
         source_path: the object's path there.
         source_repository: None for the same one.
         metadata: the user's, or None for the source's.
         content_type: None for the source's.
-        expected: 412 when the source is another one by now.
+        expected: 412 if the source is now another entry.
         force: also into a read-only repository.
 
     Raises:
@@ -113,7 +113,7 @@ def inside_addresses(lake: Lake, repo: Repository, address: str, address_type: i
     """The relative addresses that an entry keeps alive in the repository's namespace.
 
     Raises:
-        ApiError: 500 when that cannot be told: no list of live objects would be complete.
+        ApiError: 500 if they cannot be computed: then no list of live objects would be complete.
     """
     if address_type == AddressType.RELATIVE:
         return {address}
@@ -129,18 +129,18 @@ def inside_addresses(lake: Lake, repo: Repository, address: str, address_type: i
 
 
 def purge(lake: Lake, db: sqlite3.Connection) -> None:
-    """Forget the copies that no scan can need any more, in all repositories."""
+    """Remove the records of copies that no scan can still need, in all repositories."""
     limit = lake.now() - lake.settings.copies_kept
     db.execute("DELETE FROM copies WHERE copied < ?", (limit,))
 
 
 def longest_scan(lake: Lake) -> float:
-    """The longest time, in seconds, for which a scan may still read copies."""
+    """The longest time, in seconds, for which a scan may still read records of copies."""
     return lake.settings.copies_kept / 2
 
 
 def tracked(db: sqlite3.Connection, repo: Repository, start: str) -> sqlite3.Cursor:
-    """Address and creation date (epoch seconds) of the copies, by address, from one on."""
+    """Address and creation date (epoch seconds) of the copies, by address, from a start on."""
     return db.execute(
         "SELECT address, created FROM copies WHERE repository = ? AND address >= ? "
         "ORDER BY address",
@@ -159,7 +159,7 @@ def _track(lake: Lake, db: sqlite3.Connection, repo: Repository, entry: Entry) -
 
 
 def _copy_data(lake: Lake, source: Found, repo: Repository, address: str, moment: float) -> None:
-    """Let the store copy, or read and write where two stores hold the objects."""
+    """Copy data in the store, or by reading and writing if two stores hold the objects."""
     base, key = objects.locate(lake, source)
     there, here = lake.stores.open(base), lake.stores.open(repo.namespace)
     try:

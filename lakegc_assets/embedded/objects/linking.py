@@ -1,7 +1,7 @@
-"""Addresses for clients that write to the store themselves: handed out, and linked once.
+"""Addresses for clients that write to the store themselves: issued, and linked once.
 
-An address ends in a token that signs the address and says when it expires. So a token that was used
-or has expired is forgotten at once, and is still told from one that was never given out.
+An address ends in a token that signs the address and contains its expiry. So a used or expired
+token is not stored, and the server can still tell it from a token that it never issued.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def new_link_address(lake: Lake, repository: str, branch: str, path: str) -> str:
-    """A full address that an object may be written to and then linked from, once, for a while.
+    """A full address where a client may write an object, to link it once before it expires.
 
     Raises:
         ApiError: 404 without such a repository or branch, 403 for a read-only repository, 400 for
@@ -64,21 +64,22 @@ def link(
     if_absent: bool = False,
     force: bool = False,
 ) -> Found:
-    """Stage what was written to an address from ``new_link_address``, and use its token up.
+    """Stage the object at an address from ``new_link_address``, and use up its token.
 
     Args:
         lake: the server.
         repository: its name.
         branch: its name.
         path: of the object.
-        entry: with the full address, and what the client says of size and checksum.
+        entry: with the full address, and the client's size and checksum.
         if_absent: 412 when the path exists.
         force: also in a read-only repository.
 
     Raises:
         ApiError: 400 for a token that was used, has expired, belongs to another repository, branch
-            or path, or was never given out; for an address that nothing was written to; and for
-            another size or checksum than the store's. The token stays good where others are wrong.
+            or path, or was never issued; for an address without an object; and for a size or
+            checksum that differs from the store's. If only the object, size or checksum is wrong,
+            the token stays valid.
     """
     objects.require_path(path)
     checksum = entry.e_tag.strip(' "')
@@ -118,7 +119,7 @@ def link(
 def _check_token(
     lake: Lake, db: sqlite3.Connection, repo: Repository, branch: Branch, path: str, address: str
 ) -> None:
-    """400, and why, unless the address's token can be used for this path now."""
+    """400 with a reason, unless the address's token can be used for this path now."""
     expires = _expiry(_key(db), address)
     if expires is None:
         raise _bad_token("this address was never given out; ask for one")
@@ -142,7 +143,7 @@ def _check_token(
 
 
 def check_object(lake: Lake, repo: Repository, relative: str, size: int, checksum: str) -> None:
-    """400 unless the store has the object, with this size and, where it tells one, this MD5."""
+    """400 unless the store has the object, with this size and, if the store has one, this MD5."""
     try:
         found = lake.stores.open(repo.namespace).head(relative)
     except ObjectNotFoundError:
@@ -167,7 +168,7 @@ def _token(key: bytes, plain: str, expires: int) -> str:
 
 
 def _expiry(key: bytes, address: str) -> int | None:
-    """The expiry of an address's token; None when no server on this state issued it."""
+    """The expiry of an address's token; None if no server on this state issued it."""
     plain, _, token = address.rpartition(",")
     try:
         raw = base64.urlsafe_b64decode(token + "=")

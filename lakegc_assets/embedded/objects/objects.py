@@ -67,10 +67,10 @@ def upload(
         branch: its name.
         path: of the object.
         data: its content.
-        content_type: as given; empty for lakeFS's default.
+        content_type: of the object; empty for lakeFS's default.
         metadata: the user's.
         if_absent: 412 when the path exists.
-        mtime: for trials and tests on local files: when it shall have been written.
+        mtime: for trials and tests on local files: the time of the write.
         force: also in a read-only repository.
     """
     require_path(path)
@@ -116,18 +116,18 @@ def stage_entry(
     namespace: str | None = None,
     first: Callable[[sqlite3.Connection, Repository, Branch], None] | None = None,
 ) -> Found:
-    """Stage an entry whose object is in its place.
+    """Stage an entry for an existing object.
 
     Args:
         lake: the server.
         repository: its name.
         branch: its name.
         path: of the object.
-        entry: what to stage.
+        entry: the entry.
         if_absent: 412 when the path exists.
         force: also in a read-only repository.
-        namespace: where the object is; 404 when the repository of this name is another one by now.
-        first: done in the same transaction, before anything is staged; it may refuse.
+        namespace: of the object; 404 if the repository of this name now has another namespace.
+        first: called in the same transaction before anything is staged; it may refuse.
     """
     require_path(path)
     key = path.encode()
@@ -149,10 +149,10 @@ def stage_entry(
 def stage_outside(
     lake: Lake, repository: str, branch: str, path: str, entry: Entry, *, force: bool = False
 ) -> Found:
-    """Stage an object that lies outside the namespace, by its full address.
+    """Stage an object outside of the namespace, by its full address.
 
     Raises:
-        ApiError: 400 for an address inside the namespace, or one that might be.
+        ApiError: 400 for an address that is or may be inside the namespace.
     """
     with lake.state.read() as db:
         repo = catalog.repository(db, repository)
@@ -171,7 +171,7 @@ def stage_outside(
 
 
 def get_entry(lake: Lake, repository: str, ref: str, path: str) -> Found:
-    """The entry at a path of a reference; 404 when there is none."""
+    """The entry at a path of a reference; 404 if there is none."""
     with lake.state.read() as db:
         repo = catalog.repository(db, repository)
         at = resolve(db, repo, ref)
@@ -204,7 +204,7 @@ def bucket_and_key(address: str) -> tuple[str, str]:
 
 
 def content(lake: Lake, found: Found) -> bytes:
-    """The content of an object; 410 when the store no longer has it."""
+    """The content of an object; 410 if the store no longer has it."""
     base, key = locate(lake, found)
     try:
         return lake.stores.open(base).get(key)
@@ -213,7 +213,7 @@ def content(lake: Lake, found: Found) -> bytes:
 
 
 def require_content(lake: Lake, found: Found) -> None:
-    """410 when the store no longer has an object of the namespace; others nobody sweeps."""
+    """410 if the store no longer has an object of the namespace; no collector sweeps others."""
     inside = found.repository.address("")
     if not found.physical_address.startswith(inside):
         return
@@ -226,10 +226,9 @@ def require_content(lake: Lake, found: Found) -> None:
 def delete(
     lake: Lake, repository: str, branch: str, paths: Sequence[str], *, force: bool = False
 ) -> None:
-    """Delete paths from a branch; those that are not there are no error, as with lakeFS.
+    """Delete paths from a branch; missing paths are no error, as in lakeFS.
 
-    A staged path becomes a tombstone even where HEAD has nothing: a commit that is being prepared
-    may bring it there.
+    A path becomes a tombstone even if HEAD lacks it: a commit in preparation may add it there.
     """
     with lake.state.write() as db:
         repo = catalog.writable_repository(db, repository, force=force)
@@ -248,7 +247,7 @@ def delete(
 def list_objects(
     lake: Lake, repository: str, ref: str, wanted: Paging
 ) -> tuple[list[Found | str], bool]:
-    """A page of what a reader of a reference sees: entries, and common prefixes as strings."""
+    """A page of the objects at a reference: entries, and common prefixes as strings."""
     with lake.state.read() as db:
         repo = catalog.repository(db, repository)
         at = resolve(db, repo, ref)
@@ -276,5 +275,5 @@ def require_path(path: str) -> None:
 
 
 def timestamp(seconds: float) -> Timestamp:
-    """Epoch seconds as entries have them."""
+    """Epoch seconds in the form of entries."""
     return Timestamp(int(seconds), int(seconds % 1 * 1e9))

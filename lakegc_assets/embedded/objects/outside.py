@@ -1,7 +1,8 @@
 """The test whether an address lies outside a storage namespace, in any spelling.
 
-What is staged by its full address is not written by lakeFS, so it must never be an object that a
-collector may delete. An address that some reader might take for one inside is refused.
+lakeFS does not write an object that is staged by its full address, so this must never be an object
+that a collector may delete. An address is refused if any reader might resolve it inside the
+namespace.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ _CUT = re.compile(r"[?#]")
 
 
 def why_not_outside(place: StorageNamespace, address: str) -> str | None:
-    """Why an address is not provably outside a namespace, or None when it is.
+    """The reason why an address may be inside a namespace, or None if it is surely outside.
 
     Args:
         place: the namespace.
-        address: full, as a client spells it.
+        address: full, in the client's spelling.
     """
     for reading in _readings(address):
         if not {".", ".."}.isdisjoint(reading.split("/")):
             return "it has '.' or '..' in its path"
         try:
-            # What is below it is inside, too, if it is the namespace itself.
+            # The appended key also finds an address that is the namespace itself.
             if place.relatives(reading.rstrip("/") + "/x"):
                 return "it is inside the repository's storage namespace"
         except UnresolvableAddressError as error:
@@ -35,9 +36,9 @@ def why_not_outside(place: StorageNamespace, address: str) -> str | None:
 
 
 def _readings(address: str) -> Iterator[str]:
-    """An address as it stands, and percent-decoded until nothing changes.
+    """The spellings of an address: unchanged, and percent-decoded until nothing changes.
 
-    Each of them also with single slashes, and without what URLs do not count to their path.
+    Each of them also comes with single slashes, and without the parts of a URL after its path.
     """
     seen: set[str] = set()
     while address not in seen:

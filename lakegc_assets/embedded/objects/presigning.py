@@ -1,6 +1,6 @@
-"""URLs with which a client reads and writes objects on S3 itself, for a while, without credentials.
+"""URLs with which a client reads and writes objects on S3 without credentials, for a limited time.
 
-They are signed with version 4, as lakeFS's are, which boto3 does not do on its own for all regions.
+They are signed with version 4, like lakeFS's; boto3 does not use it by default in all regions.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 class PresignedUrl(NamedTuple):
-    """A URL, and when it ends to work, in epoch seconds by the server's clock."""
+    """A URL, and its expiry in epoch seconds by the server's clock."""
 
     url: str
     expires: int
 
 
 def is_supported(lake: Lake) -> bool:
-    """Return whether the block store has such URLs: local files have none."""
+    """Return whether the block store supports such URLs: local files do not."""
     return bool(lake.settings.store)
 
 
 def require_support(lake: Lake) -> None:
-    """400 when the block store has no such URLs, as lakeFS answers for local files."""
+    """400 if the block store does not support such URLs, as lakeFS answers for local files."""
     if not is_supported(lake):
         raise errors.bad_request(
             f"{lake.settings.blockstore_type} adapter: operation not supported"
@@ -44,12 +44,12 @@ def presigned_url(
 
     Args:
         lake: the server.
-        operation: boto3's name of it.
+        operation: its name in boto3.
         base: the URL of a bucket or a prefix in one.
-        key: the object's, relative to it.
+        key: of the object, relative to ``base``.
 
     Raises:
-        ApiError: 400 when the block store has no such URLs.
+        ApiError: 400 if the block store does not support such URLs.
     """
     require_support(lake)
     # Loading boto3 takes longer than most work on local files.
@@ -66,7 +66,7 @@ def presigned_url(
 
 @lru_cache(maxsize=4)
 def _signing_client(config: StoreConfig, usual: S3Client) -> S3Client:
-    """A client like the store's, but for the version of the signature."""
+    """A client like the store's, except for the version of the signature."""
     import boto3  # noqa: PLC0415
     from botocore.config import Config  # noqa: PLC0415
 

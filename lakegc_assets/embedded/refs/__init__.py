@@ -1,1 +1,1 @@
-"""Branches, tags and commits: what they name, how they change, and what differs between them."""
+"""Branches, tags and commits: their resolution, their changes, and their differences."""

@@ -1,4 +1,4 @@
-"""Differences of a branch's staging area from its HEAD, and of two references."""
+"""Differences between a branch's staging area and its HEAD, and between two references."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Change:
 def staged_differences(
     lake: Lake, repository: str, branch: str, wanted: Paging
 ) -> tuple[list[Change | str], bool]:
-    """A page of what is staged on a branch, against its HEAD."""
+    """A page of the staged changes of a branch, against its HEAD."""
     with lake.state.read() as db:
         repo = catalog.repository(db, repository)
         target = catalog.branch(db, repo, branch)
@@ -54,11 +54,11 @@ def staged_differences(
 def ref_differences(
     lake: Lake, repository: str, left_ref: str, right_ref: str, wanted: Paging, *, two_dot: bool
 ) -> tuple[list[Change | str], bool]:
-    """A page of what differs between two references.
+    """A page of the differences between two references.
 
-    With ``two_dot`` the two themselves, and then the right one may name what is staged on a branch;
-    else what the right one changed since their merge base, with what both changed differently as
-    conflicts.
+    With ``two_dot`` the two references are compared, and the right one may include staged entries
+    of a branch. Otherwise the page has the changes of the right one since their merge base, with
+    keys that both sides changed differently as conflicts.
     """
     with lake.state.read() as db:
         repo = catalog.repository(db, repository)
@@ -104,7 +104,7 @@ def touches(
     objects: Iterable[str],
     prefixes: Iterable[str],
 ) -> bool:
-    """True if a commit, other than a merge, changed one of these paths or anything below these."""
+    """Return whether a commit, other than a merge, changed one of these paths or prefixes."""
     if len(commit.parents) != 1:
         return False
     before = catalog.commit(db, repo, commit.parents[0]).metarange_id
@@ -131,7 +131,7 @@ def is_two_dot(kind: str) -> bool:
 def _over(
     trees: Trees, left: str, committed: Iterable[Difference], staged: Iterator[Staged]
 ) -> Iterator[Difference]:
-    """Differences from a tree, with what is staged on the right side laid over them."""
+    """Differences from a tree, with the staged entries of the right side laid over it."""
     change = next(staged, None)
     for found in committed:
         while change is not None and change[0] < found.key:

@@ -1,7 +1,7 @@
 """Dumps of a repository's commits, branches and tags, as lakeFS writes them below ``_lakefs/``.
 
-They are metaranges and ranges like those of commits, but their records are protobufs of refs, which
-the property ``entity`` tells. A collector must not take them for entries.
+They are metaranges and ranges like those of commits, but their records are protobufs of refs. The
+property ``entity`` identifies them. A collector must not read them as entries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ONE, _MANY = _KINDS.LABEL_OPTIONAL, _KINDS.LABEL_REPEATED
 
 
 def _descriptors() -> descriptor_pb2.FileDescriptorProto:
-    """The messages of lakeFS that dumps have."""
+    """Descriptors of the lakeFS messages in dumps."""
     file = descriptor_pb2.FileDescriptorProto(
         name="lakegc_assets/embedded/refs/dumps.proto",
         package=_PACKAGE,
@@ -81,7 +81,7 @@ def _descriptors() -> descriptor_pb2.FileDescriptorProto:
 
 
 def _json_name(name: str) -> str:
-    """``meta_range_id`` as protobuf's JSON has it."""
+    """The name of a field in protobuf's JSON form, such as ``meta_range_id``."""
     first, *others = name.split("_")
     return first + "".join(map(str.capitalize, others))
 
@@ -101,7 +101,7 @@ _COMMIT, _BRANCH, _TAG = map(message, ("CommitData", "BranchData", "TagData"))
 
 
 def dump(lake: Lake, repository: str) -> dict[str, str]:
-    """Write all commits, branches and tags; the metaranges, as the API tells them.
+    """Write all commits, branches and tags; the metaranges, as the API returns them.
 
     Raises:
         ApiError: 404 when there is no such repository, 403 for a read-only one.

@@ -1,4 +1,4 @@
-"""Commits, merges, reverts and resets: files first, then one transaction that makes them true."""
+"""Commits, merges, reverts and resets: files first, then one transaction that makes them valid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STRATEGY_KEY = ".lakefs.merge.strategy"
 
 
 class Overrides(NamedTuple):
-    """Message and metadata of a revert or a cherry-pick; empty for the usual ones."""
+    """Message and metadata of a revert or a cherry-pick; empty for the defaults."""
 
     message: str = ""
     metadata: Mapping[str, str] | None = None
@@ -33,12 +33,12 @@ AS_USUAL = Overrides()
 
 
 def create_repository(lake: Lake, new: Repository, layout: Layout | None = None) -> Repository:
-    """Claim its namespace, and write its first commit and its default branch.
+    """Claim the namespace of a repository, and write its first commit and default branch.
 
     Args:
         lake: the server.
         new: the repository.
-        layout: where its objects go; None for the server's setting.
+        layout: of its objects; None for the server's setting.
 
     Raises:
         ApiError: 409 when the name is taken, 400 when the namespace is in use or not usable.
@@ -74,10 +74,10 @@ def commit(
     allow_empty: bool,
     force: bool = False,
 ) -> Commit:
-    """Commit what is staged on a branch.
+    """Commit the staged entries of a branch.
 
-    What is staged while the files are written stays staged. Another commit, a merge or a reset of
-    the branch in that time makes this one fail.
+    Entries staged while the files are written stay staged. If another commit, a merge or a reset
+    changes the branch in that time, this commit fails.
 
     Raises:
         ApiError: 400 without changes, 403 for a protected branch, or for a read-only repository
@@ -119,11 +119,11 @@ def commit_tree(
     date: int | None,
     force: bool = False,
 ) -> Commit:
-    """Commit a tree that is in the namespace already, on a branch without staged changes.
+    """Commit a tree that already exists in the namespace, on a branch without staged changes.
 
     Raises:
         ApiError: 400 for a branch with staged changes, 403 for a protected one, 404 for a metarange
-            that is not there or cannot be read, 412 when the branch moved meanwhile.
+            that is missing or unreadable, 412 when the branch moved meanwhile.
     """
     with lake.state.read() as db:
         repo = catalog.writable_repository(db, repository, force=force)
@@ -187,7 +187,7 @@ def merge(
         metadata={**metadata, STRATEGY_KEY: strategy or "default"},
         parents=(head,) if squash else (head, source),
     )
-    # That of a squash counts the source, too.
+    # The generation of a squash commit counts the source, too.
     made = replace(made, generation=1 + max(head.generation, source.generation))
     _make_true(lake, repo, target, made)
     return made
@@ -209,7 +209,7 @@ def revert(
     Args:
         lake: the server.
         repository: its name.
-        branch: where it is undone.
+        branch: to change.
         ref: the commit.
         parent_number: from 1; 0 for a commit with one parent.
         allow_empty: make a commit even if nothing changes.
@@ -259,21 +259,21 @@ def cherry_pick(
     overrides: Overrides = AS_USUAL,
     force: bool = False,
 ) -> Commit:
-    """Do on a branch what a commit changed, relative to one of its parents.
+    """Apply to a branch the changes of a commit, relative to one of its parents.
 
     Args:
         lake: the server.
         repository: its name.
-        branch: where it is done.
+        branch: to change.
         ref: the commit.
         parent_number: from 1; None for a commit with one parent.
         overrides: message and metadata, instead of the commit's own.
         force: also on a read-only repository.
 
     Raises:
-        ApiError: 400 for a merge commit without a parent's number, for a parent that is not there,
-            for a branch with staged changes, and for a commit that changed nothing; 409 for
-            conflicts; 412 when the branch moved.
+        ApiError: 400 for a merge commit without a parent's number, for a missing parent, for a
+            branch with staged changes, and for a commit without changes; 409 for conflicts; 412
+            when the branch moved.
     """
     with lake.state.read() as db:
         repo = catalog.writable_repository(db, repository, force=force)
@@ -309,7 +309,7 @@ def cherry_pick(
 
 
 def hard_reset(lake: Lake, repository: str, branch: str, ref: str, *, force: bool = False) -> None:
-    """Let a branch point at another commit; what it leaves is dangling if nothing else holds it.
+    """Set a branch to another commit; its old commit is dangling if no other ref reaches it.
 
     Raises:
         ApiError: 400 for a branch with staged changes, 403 for a protected one, or for a read-only
@@ -324,14 +324,15 @@ def hard_reset(lake: Lake, repository: str, branch: str, ref: str, *, force: boo
             require_clean(lake, db, repo, target)
         catalog.move_branch(db, target, refs.resolve_commit(db, repo, ref).id)
         if not keeps_staged:
-            # A tombstone of what HEAD does not have is no change there, but may be one here.
+            # A tombstone for a path that HEAD lacks is no change there, but may be one on the new
+            # HEAD.
             staging.drop(db, target, b"")
 
 
 def reset(
     lake: Lake, repository: str, branch: str, *, kind: str, path: str, force: bool = False
 ) -> None:
-    """Forget what is staged: all of it (``reset``), below a ``common_prefix``, or an ``object``.
+    """Drop staged entries: all (``reset``), those below a ``common_prefix``, or one ``object``.
 
     Raises:
         ApiError: 403 for a protected branch, or for a read-only repository unless ``force``.
@@ -365,7 +366,7 @@ def require_clean(lake: Lake, db: sqlite3.Connection, repo: Repository, target: 
 
 
 def advance(db: sqlite3.Connection, repo: Repository, seen: Branch, made: Commit) -> None:
-    """Let a branch point at a new commit; 412 when it has changed since it was ``seen``."""
+    """Set a branch to a new commit; 412 if it has changed since ``seen`` was read."""
     catalog.insert_commit(db, repo, made)
     catalog.move_branch(db, seen, made.id)
 
@@ -374,7 +375,7 @@ def _make_true(lake: Lake, repo: Repository, target: Branch, made: Commit) -> No
     with lake.state.write() as db:
         require_clean(lake, db, repo, target)
         advance(db, repo, target, made)
-        # A tombstone of what the old HEAD did not have would hide what the new one has there.
+        # A tombstone for a path that the old HEAD lacked would hide the path of the new HEAD.
         staging.drop_committed(db, target, staging.last_sequence(db))
 
 

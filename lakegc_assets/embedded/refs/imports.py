@@ -28,12 +28,12 @@ _MESSAGE = "Import objects"
 
 @dataclass(frozen=True)
 class Location:
-    """The source and destination of an import: one object, or all with a prefix.
+    """The source and destination of an import: one object, or all objects with a prefix.
 
     Attributes:
         kind: ``object`` or ``common_prefix``.
         path: URL of the source.
-        destination: path on the branch, or the prefix there, which it replaces.
+        destination: path on the branch, or the prefix there, which the import replaces.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Location:
         return self.destination + slash
 
     def replaces(self, key: bytes) -> bool:
-        """Return whether what the branch has at a key goes, if it is not imported again."""
+        """Return whether the branch's entry at a key is removed, if it is not imported again."""
         if self.kind == _OBJECT:
             return key == self.destination.encode()
         return key.startswith(self.prefix.encode())
@@ -55,7 +55,7 @@ class Location:
 
 @dataclass(frozen=True)
 class Wanted:
-    """One import: what, to which branch, and what its commit says; empty for lakeFS's words."""
+    """One import: sources, branch, and message of its commit; empty for lakeFS's message."""
 
     repository: str
     branch: str
@@ -66,11 +66,11 @@ class Wanted:
 
 
 def start(lake: Lake, wanted: Wanted) -> str:
-    """Record an import to be done in the background; its id.
+    """Record an import for the background; its id.
 
     Raises:
         ApiError: 404 for an unknown branch, 403 for a read-only repository, 400 for a source that
-            is not one, lies inside the namespace or contains it.
+            is invalid, is inside the namespace or contains it.
     """
     if not wanted.locations:
         raise errors.bad_request("paths: required value: validation error")
@@ -84,12 +84,12 @@ def start(lake: Lake, wanted: Wanted) -> str:
 
 
 def run(lake: Lake, wanted: Wanted, task: str) -> None:
-    """Do a recorded import, and record its commit or its error; nothing when it was cancelled."""
+    """Do a recorded import, and record its commit or its error; nothing if it was cancelled."""
     tasks.run(lake, task, lambda: _import(lake, wanted, task))
 
 
 def cancel(lake: Lake, repository: str, task: str) -> None:
-    """Let an import end without a commit; 409 when it has ended."""
+    """End an import without a commit; 409 if it has ended."""
     with lake.state.write() as db:
         repo = catalog.repository(db, repository)
         if tasks.recorded(db, repo, task)["completed"]:
@@ -98,7 +98,7 @@ def cancel(lake: Lake, repository: str, task: str) -> None:
 
 
 def status(found: Mapping[str, Any]) -> dict[str, Any]:
-    """An import's task as the API tells it: one that failed is not completed."""
+    """An import's task as the API returns it: a failed import is not completed."""
     done = {"update_time": found["update_time"], "completed": "result" in found}
     if "error" in found:
         done["error"] = found["error"]
@@ -127,7 +127,7 @@ def _check(lake: Lake, repo: Repository, location: Location) -> None:
 
 
 def _import(lake: Lake, wanted: Wanted, task: str) -> dict[str, object]:
-    """Commit what is wanted; the task has ended in the transaction that makes it true."""
+    """Commit the imported entries; the task ends in the transaction that makes the commit valid."""
     with lake.state.read() as db:
         repo = catalog.writable_repository(db, wanted.repository, force=wanted.force)
         target, head = history.clean_branch(lake, db, repo, wanted.branch)
@@ -159,7 +159,7 @@ def _import(lake: Lake, wanted: Wanted, task: str) -> dict[str, object]:
 
 
 def _records(lake: Lake, repo: Repository, locations: Iterable[Location]) -> dict[bytes, Record]:
-    """The new entries by key; of two locations for one key the later one wins."""
+    """The new entries by key; of two locations with the same key the later one wins."""
     found: dict[bytes, Record] = {}
     for location in locations:
         records = [range_record(*each) for each in _entries(lake, repo, location)]
@@ -198,7 +198,7 @@ def _entry(repo: Repository, base: str, info: ObjectInfo) -> Entry:
         inside = repo.place.relatives(address)
     except UnresolvableAddressError as error:
         raise LakegcError(f"{address} cannot be imported: {error}") from None
-    # Of another folder of this server it is known that it is none of the namespace's.
+    # Another folder of this server is known to be outside of the namespace.
     if inside and base == f"{repo.place.scheme}://{repo.place.authority}":
         raise LakegcError(f"{address} is inside the repository's storage namespace")
     return Entry(
@@ -211,15 +211,15 @@ def _entry(repo: Repository, base: str, info: ObjectInfo) -> Entry:
 
 
 def overlay(trees: Trees, dest: str, source: str, locations: Iterable[Location]) -> str:
-    """Replace what a tree has at the destinations of an import.
+    """Replace the entries of a tree at the destinations of an import.
 
-    Whole ranges that nothing is to be mixed into are taken over as they are, on both sides, as
-    lakeFS does it (its pkg/graveler/committed/import.go).
+    Ranges that need no change are taken over whole, from both trees, as in lakeFS (its
+    pkg/graveler/committed/import.go).
 
     Args:
         trees: of the repository.
-        dest: metarange id of the tree that is changed.
-        source: metarange id of what is imported.
+        dest: metarange id of the tree to change.
+        source: metarange id of the imported tree.
         locations: of the import.
 
     Returns:
@@ -229,7 +229,7 @@ def overlay(trees: Trees, dest: str, source: str, locations: Iterable[Location])
 
 
 class _Overlay:
-    """Walks over both trees, place by place, and decides what comes through."""
+    """Walks over both trees, place by place, and decides which records the result has."""
 
     def __init__(
         self, trees: Trees, dest: str, source: str, locations: tuple[Location, ...]
@@ -251,7 +251,7 @@ class _Overlay:
         return self._writer.finish()
 
     def _skip_or_take_range(self, new: bytes | None) -> bool:
-        """Handle a place that is a whole range; False when it is to be entered."""
+        """Handle a place that is a whole range; False if its records must be read."""
         coming, there = self._new.range, self._old.range
         if coming and self._new.record is None and (not there or coming.max_key < there.min_key):
             self._take(self._new, coming)
@@ -291,7 +291,7 @@ class _Overlay:
         self._old.advance()
 
     def _is_bounded(self, info: RangeInfo) -> bool:
-        """Return whether one prefix that is replaced holds the whole range."""
+        """Return whether the whole range is below one replaced prefix."""
         return any(
             each.kind == _PREFIX and each.replaces(info.min_key) and each.replaces(info.max_key)
             for each in self._locations
@@ -307,7 +307,7 @@ class _Overlay:
 
 
 def _first_key(side: Cursor) -> bytes | None:
-    """The smallest key that may still come, or None at the end."""
+    """The smallest key that may still follow, or None at the end."""
     if side.record is not None:
         return side.record.key
     return side.range.min_key if side.range else None

@@ -1,4 +1,4 @@
-"""Differences between trees, and the three-way merge that merges and reverts are made of."""
+"""Differences between trees, and the three-way merge for merges and reverts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEST_WINS = "dest-wins"
 
 @dataclass(frozen=True)
 class Difference:
-    """A key whose record differs between two trees; None on the side that has none."""
+    """A key with different records in two trees; None for a tree without the key."""
 
     key: bytes
     left: Record | None
@@ -31,7 +31,7 @@ def differences(trees: Trees, left: str, right: str, start: bytes = b"") -> Iter
         trees: of the repository.
         left: the tree before.
         right: the tree after.
-        start: the first key to look at.
+        start: the first key to compare.
     """
     a, b = trees.cursor(left), trees.cursor(right)
     while a.range is not None or b.range is not None:
@@ -50,7 +50,7 @@ def differences(trees: Trees, left: str, right: str, start: bytes = b"") -> Iter
 
 
 def _enter(cursor: Cursor, start: bytes) -> bool:
-    """Return whether the cursor was at the head of a range, and has left it."""
+    """Return whether the cursor was at the head of a range, and has moved to its records."""
     if cursor.range is None or cursor.record is not None:
         return False
     if cursor.range.max_key < start:
@@ -71,20 +71,20 @@ def _difference(a: Record | None, b: Record | None) -> Difference:
 
 
 def merge(trees: Trees, *, base: str, source: str, dest: str, strategy: str = "") -> str:
-    """Apply to ``dest`` what changed from ``base`` to ``source``.
+    """Apply to ``dest`` the changes from ``base`` to ``source``.
 
     Args:
         trees: of the repository.
         base: metarange id of the merge base.
-        source: metarange id that is merged.
-        dest: metarange id that it is merged into.
+        source: metarange id to merge.
+        dest: metarange id to merge into.
         strategy: ``source-wins``, ``dest-wins``, or empty: then a conflict is an error.
 
     Returns:
         The metarange id of the result.
 
     Raises:
-        ApiError: 409 when both changed one key differently and no strategy says who wins.
+        ApiError: 409 when both changed one key differently and there is no strategy.
     """
     if dest == base:
         return source
@@ -101,19 +101,19 @@ def merge(trees: Trees, *, base: str, source: str, dest: str, strategy: str = ""
 
 @dataclass(frozen=True)
 class _Side:
-    """One of the two trees that are merged, and the strategy that prefers it."""
+    """One of the two trees of a merge, and the strategy that prefers it."""
 
     at: Cursor
     strategy: str
 
     @property
     def first_key(self) -> bytes:
-        """The smallest key that may still come."""
+        """The smallest key that may still follow."""
         return self.at.record.key if self.at.record else self._range.min_key
 
     @property
     def last_key(self) -> bytes:
-        """The largest key of the place where it is: a record, or a whole range."""
+        """The largest key of the current place: a record, or a whole range."""
         return self.at.record.key if self.at.record else self._range.max_key
 
     @property
@@ -124,7 +124,7 @@ class _Side:
 
 
 class _Merge:
-    """One merge: decides, place by place, which records and which whole ranges come through."""
+    """One merge: decides, place by place, which records and which whole ranges the result has."""
 
     def __init__(self, trees: Trees, base: str, strategy: str) -> None:
         self.writer = TreeWriter(trees)
@@ -134,7 +134,7 @@ class _Merge:
         self._strategy = strategy
 
     def step(self, a: _Side, b: _Side) -> None:
-        """Handle the first of the two places, or both where they overlap."""
+        """Handle the first of the two places, or both if they overlap."""
         if a.at.record is not None and b.at.record is not None and a.first_key == b.first_key:
             self._same_key(a, b, a.at.record, b.at.record)
         elif a.at.record is None and b.at.record is None and self._same_bounds(a, b):
@@ -149,12 +149,12 @@ class _Merge:
                     side.at.advance()
 
     def lone(self, side: _Side) -> None:
-        """Handle a place that the other side has nothing at."""
+        """Handle a place of one side where the other side has no records."""
         if not self._alone(side):
             side.at.advance()
 
     def _alone_or_enter(self, first: _Side, other: _Side) -> None:
-        """Of two ranges one before the other that both sides changed, lakeFS enters both."""
+        """Handle ``first``; like lakeFS, enter both disjoint ranges if both sides changed."""
         heads = first.at.record is None and other.at.record is None
         if not self._alone(first):
             first.at.advance()
@@ -162,7 +162,7 @@ class _Merge:
                 other.at.advance()
 
     def _alone(self, side: _Side) -> bool:
-        """Copy or drop a record or range that only one side has; False for a range to enter."""
+        """Copy or drop a record or range that only one side has; False if a range must be read."""
         if side.at.record is not None:
             self._lone_record(side, side.at.record)
             return True
@@ -196,7 +196,7 @@ class _Merge:
         b.at.advance()
 
     def _same_bounds(self, a: _Side, b: _Side) -> bool:
-        """Take one of two ranges over the same keys, if they are equal or only one changed."""
+        """Copy one of two ranges with the same keys, if they are equal or only one changed."""
         ours, theirs = a.at.range, b.at.range
         if ours is None or theirs is None:
             return False

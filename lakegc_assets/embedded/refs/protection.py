@@ -1,4 +1,4 @@
-"""Branch protection: branches whose names match a pattern change by merges, and by nothing else."""
+"""Branch protection: only merges change a branch with a name that matches a pattern."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def set_patterns(db: sqlite3.Connection, repo: Repository, wanted: Iterable[str]
 
 
 def require_writable(db: sqlite3.Connection, repo: Repository, branch: str) -> None:
-    """403 for a protected branch: nothing is staged on it, nor forgotten of what is staged."""
+    """403 for a protected branch: its staged entries cannot change."""
     _require(db, repo, branch, "cannot write to protected branch")
 
 
 def require_committable(db: sqlite3.Connection, repo: Repository, branch: str) -> None:
-    """403 for a protected branch: nothing is committed on it."""
+    """403 for a protected branch: it takes no commits."""
     _require(db, repo, branch, "cannot commit to protected branch")
 
 
 def require_movable(db: sqlite3.Connection, repo: Repository, branch: str) -> None:
-    """403 for a protected branch: it is not reset to another commit."""
+    """403 for a protected branch: it cannot be reset to another commit."""
     _require(db, repo, branch, "protected branch")
 
 

@@ -14,14 +14,14 @@ from lakegc_assets.embedded.lake.catalog import Branch, Commit, Repository
 
 _MODIFIERS = re.compile(r"([~^][0-9]{0,9}|@|\$)")
 _BRANCH_NAME = re.compile(r"\w[-\w]*", re.ASCII)
-# As git does, but for "~".
+# The rules of git, except for "~".
 _NO_TAG = re.compile(r"@|.*(\.|\.lock|/)|.*(\.\.|//|@\{|[\^:?*\[\\\x00-\x20]).*", re.DOTALL)
 _SHORTEST_PREFIX = 6
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A resolved reference: a commit, and the branch whose staging area lies over it, if any."""
+    """A resolved reference: a commit, and the branch with its staging area, if any."""
 
     commit: Commit
     branch: Branch | None
@@ -30,8 +30,8 @@ class Resolved:
 def resolve(db: sqlite3.Connection, repo: Repository, ref: str) -> Resolved:
     """Resolve a reference: a branch, a tag, a commit id or the unique start of one.
 
-    ``~N`` and ``^N`` walk to ancestors, ``@`` is the committed state of a branch and ``$`` its
-    staged one (the default).
+    ``~N`` and ``^N`` are ancestors, ``@`` is the committed state of a branch and ``$`` its staged
+    state (the default).
 
     Raises:
         ApiError: 404 when there is nothing of that name.
@@ -51,7 +51,7 @@ def resolve(db: sqlite3.Connection, repo: Repository, ref: str) -> Resolved:
 
 
 def resolve_commit(db: sqlite3.Connection, repo: Repository, ref: str) -> Commit:
-    """The commit that a reference names; 400 for what is staged on a branch, which is none."""
+    """The commit that a reference names; 400 for staged entries, which are no commit."""
     found = resolve(db, repo, ref).commit
     if names_staged(ref):
         raise errors.bad_request(
@@ -61,7 +61,7 @@ def resolve_commit(db: sqlite3.Connection, repo: Repository, ref: str) -> Commit
 
 
 def names_staged(ref: str) -> bool:
-    """Return whether a reference asks for what is staged on a branch, in so many words."""
+    """Return whether a reference explicitly names the staged entries of a branch."""
     return "$" in _MODIFIERS.findall(ref)
 
 
@@ -90,7 +90,7 @@ def _ancestor(db: sqlite3.Connection, repo: Repository, commit: Commit, modifier
 
 
 def check_branch_name(name: str) -> None:
-    """400 for what lakeFS does not take as a branch's name."""
+    """400 for an invalid name of a branch in lakeFS."""
     if not _BRANCH_NAME.fullmatch(name):
         raise errors.bad_request(
             "branch id: invalid value: validation error: branch id must consist of letters, "
@@ -99,7 +99,7 @@ def check_branch_name(name: str) -> None:
 
 
 def check_tag_name(name: str) -> None:
-    """400 for what lakeFS does not take as a tag's name."""
+    """400 for an invalid name of a tag in lakeFS."""
     if not name:
         raise errors.bad_request("argument tagID: required value: validation error")
     if _NO_TAG.fullmatch(name):
@@ -107,7 +107,7 @@ def check_tag_name(name: str) -> None:
 
 
 def check_free(db: sqlite3.Connection, repo: Repository, name: str, *, kind: str) -> None:
-    """409 when a new branch's or tag's name is that of a tag, a branch or a commit."""
+    """409 if the name of a new branch or tag is that of a tag, a branch or a commit."""
     if catalog.find_commit(db, repo, name):
         raise errors.conflict(f"commit ID {name}: conflict found")
     if kind == "branch" and catalog.find_tag(db, repo, name):
@@ -119,7 +119,7 @@ def check_free(db: sqlite3.Connection, repo: Repository, name: str, *, kind: str
 def log(
     db: sqlite3.Connection, repo: Repository, start: Commit, *, first_parent: bool = False
 ) -> Iterator[Commit]:
-    """A commit and its ancestors: always the newest next, among those a child was listed of."""
+    """A commit and its ancestors: next is the newest commit with a listed child."""
     queue = [(-start.creation_date, _Descending(start.id), start)]
     seen = {start.id}
     while queue:
@@ -163,7 +163,7 @@ def merge_base(db: sqlite3.Connection, repo: Repository, left: Commit, right: Co
 def _reach(
     sides: dict[str, int], queue: list[tuple[int, int, str, Commit]], commit: Commit, side: int
 ) -> None:
-    """Note from which sides a commit is reached; no parent is taken before all its children."""
+    """Record from which sides a commit is reached; all children are visited before a parent."""
     if commit.id not in sides:
         heapq.heappush(queue, (-commit.generation, -commit.creation_date, commit.id, commit))
     sides[commit.id] = sides.get(commit.id, 0) | side

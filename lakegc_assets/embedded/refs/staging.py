@@ -43,18 +43,18 @@ def stage(db: sqlite3.Connection, branch: Branch, change: Change) -> None:
 
 
 def last_sequence(db: sqlite3.Connection) -> int:
-    """The number of the last change that was staged anywhere."""
+    """The number of the last staged change on any branch."""
     (last,) = db.execute("SELECT next FROM sequence").fetchone()
     return int(last)
 
 
 def drop_committed(db: sqlite3.Connection, branch: Branch, until: int) -> None:
-    """Forget what a commit took in; what was staged after ``until`` stays."""
+    """Drop the entries that a commit contains; entries staged after ``until`` stay."""
     db.execute("DELETE FROM staged WHERE branch = ? AND seq <= ?", (branch.uid, until))
 
 
 def drop(db: sqlite3.Connection, branch: Branch, prefix: bytes, *, exactly: bool = False) -> None:
-    """Forget what is staged at one key or below a prefix; commits being prepared will fail."""
+    """Drop staged entries at one key or below a prefix; commits in preparation then fail."""
     db.execute(
         "DELETE FROM staged WHERE branch = :branch AND substr(key, 1, length(:prefix)) = :prefix "
         "AND (length(key) = length(:prefix) OR NOT :exactly)",
