@@ -1,1 +1,1 @@
-"""Backups of what a mark names: made, read, listed, ended; and bringing back what was deleted."""
+"""Backups of marked objects: create, read, list and prune them; and restores of deleted objects."""

@@ -1,8 +1,9 @@
-"""Makes a backup of what a published mark names, each copy verified and recorded.
+"""Creates the backup of a published mark; each copy is verified and recorded.
 
-A killed backup is run again: what its journal says and a listing of the backup shows is done, the
-rest is copied. The manifest is written last, once a listing shows every copy that it counts.
-Objects stay in files, and what is left to copy is an anti-join: this process gets names and counts.
+A killed backup is run again. A copy is complete if the journal has it and a listing of the backup
+shows it; all other objects are copied. The manifest is written last, when a listing shows every
+counted copy. Objects stay in files, and an anti-join finds the objects left to copy, so this
+process holds names and counts only.
 """
 
 from __future__ import annotations
@@ -59,15 +60,15 @@ from lakegc_assets.wording import counted
 
 ASSET: Final = "backup"
 _SWEPT: Final = "swept_set"
-#: Copying on one core, which mostly waits for the stores: seconds for an object, and for a byte.
+#: Seconds to copy an object and one byte on one core. Most of it is waiting for the stores.
 OBJECT_S: Final = 0.001
 _BYTE_S: Final = 1e-8
-#: To read an outcome from a file.
+#: Seconds to read an outcome from a file.
 _READ_S: Final = 1e-7
-#: Portions for each task, where tasks take one after the other; and the work of one at least.
+#: Portions for each task where tasks draw from one queue; the least work of a portion in seconds.
 _PORTIONS: Final = 8
 _LEAST_S: Final = 0.2
-#: How many rounds in a row may do nothing, since all of their tasks died.
+#: Rounds in a row without progress, since all of their tasks died, after which the backup fails.
 IDLE_ROUNDS: Final = 5
 _MB: Final = 1_000_000
 _ADVICE: Final[Mapping[type[LakegcError], str]] = {
@@ -81,16 +82,16 @@ _ADVICE: Final[Mapping[type[LakegcError], str]] = {
 
 
 def make_backup(ctx: RunContext) -> Record | None:
-    """Copy what a published mark names to ``settings.backup_url``; None where that is not set.
+    """Copy the objects of a published mark to ``settings.backup_url``; None if that is not set.
 
-    A finished backup of this very mark is left as it is.
+    A finished backup of the same mark stays unchanged.
 
     Raises:
-        ConfigurationError: the place cannot be that of a backup.
-        RefusedError: the mark is not published, or was swept already; or the backup is of another
+        ConfigurationError: no backup may be at this place.
+        RefusedError: the mark is not published, or was already swept; or the backup is of another
             mark.
-        IntegrityError: the mark is not what its manifests say, or the backup is damaged.
-        StorageError: a store refused something; what was done is recorded.
+        IntegrityError: the mark differs from its manifests, or the backup is damaged.
+        StorageError: a store refused a request; finished copies are recorded.
     """
     if (url := ctx.settings.backup_url) is None:
         return None
@@ -110,7 +111,7 @@ def make_backup(ctx: RunContext) -> Record | None:
 
 
 def _begin(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept: bool) -> Record:
-    """The record of the backup, of an earlier try or new."""
+    """Return the record of the backup: the existing one, or a new one."""
     known = backup_at(store)
     if known is None:
         return _begin_anew(ctx, store, subject, swept=swept)
@@ -137,7 +138,7 @@ def _begin_anew(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept:
     try:
         require_no_other_backup(store, ctx.root.stores)
     except ConfigurationError:
-        # Another process may just have begun this very backup.
+        # Another process may have begun the same backup since the first look.
         if backup_at(store) is None:
             raise
         return _begin(ctx, store, subject, swept=swept)
@@ -153,29 +154,29 @@ def _begin_anew(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept:
 
 @dataclass(frozen=True)
 class _Creation:
-    """One try to make a backup. Objects stay in files; this process gets names and counts."""
+    """One try to create a backup. Objects stay in files; this process holds names and counts."""
 
     ctx: RunContext
     space: Workspace
     store: ObjectStore
-    #: ``MARKED``, in the order of the addresses.
+    #: ``MARKED``, ordered by address.
     marked: Dataset
     #: Unique name of this try.
     session: str
 
     def run(self, record: Record) -> Record:
-        """Copy what is not copied yet, list all copies, and finish."""
+        """Copy the remaining objects, list all copies, and finish."""
         earlier = journal.gather(self.space, self.store)
         nothing = self.space.dataset((), OUTCOMES)
         copied, tried = self._verified(earlier) if earlier.rows else nothing, nothing
         idle, fewest = 0, -1
         for number in count():
-            left = self._left(copied + tried)
-            if not left.rows:
+            remaining = self._left(copied + tried)
+            if not remaining.rows:
                 break
-            # Where machines come and go, tasks die all the time, and each round does something.
-            idle = idle + 1 if left.rows == fewest else 0
-            fewest = left.rows
+            # On preemptible machines tasks die often, but each round makes progress.
+            idle = idle + 1 if remaining.rows == fewest else 0
+            fewest = remaining.rows
             if idle == IDLE_ROUNDS:
                 raise StorageError(
                     f"tasks that copy to {self.store.url} end without a word; what was done is "
@@ -183,37 +184,37 @@ class _Creation:
                     "workers"
                 )
             name = f"{self.session}-{number:02d}"
-            self._copy(name, left)
+            self._copy(name, remaining)
             tried += journal.gather(self.space, self.store, name)
         return self._finish(record, earlier, copied, tried)
 
-    # What is done, by relations
+    # Finished work, by relations
 
     def _verified(self, recorded: Dataset) -> Dataset:
-        """The recorded copies that a listing of the backup shows, each once."""
+        """Return the recorded copies that a listing of the backup shows, each address once."""
         shown = shown_copies(self.space, self.store, self.marked)
         inputs, what = (recorded, self.marked, shown), "find what is copied"
         return self.space.derive("verified", OUTCOMES, what, relations.verified, *inputs)
 
     def _left(self, done: Dataset) -> Dataset:
-        """The objects left to copy, in the order of the addresses."""
+        """Return the objects left to copy, ordered by address."""
         if not done.rows or not self.marked.rows:
             return self.marked
-        both, what = (self.marked, done), "find what is left to copy"
-        return self.space.derive("left", MARKED, what, relations.without, *both)
+        inputs, what = (self.marked, done), "find what is left to copy"
+        return self.space.derive("left", MARKED, what, relations.without, *inputs)
 
     # Copying
 
-    def _copy(self, name: str, left: Dataset) -> None:
-        """Let tasks copy objects. Raises LakegcError: an error that stopped a task."""
+    def _copy(self, name: str, remaining: Dataset) -> None:
+        """Copy objects in tasks. Raises LakegcError: the error that stopped a task."""
         settings, space = self.ctx.settings, self.space
         log = settings.backup_log
-        costs = costs_of(space, left, _COST)
+        costs = costs_of(space, remaining, _COST)
         total = sum(costs)
         tasks = count = max(1, min(settings.backup_num_partitions, int(total / TASK_S)))
         if settings.backup_distribution == "dynamic":
             count = max(tasks, min(_PORTIONS * tasks, int(total / _LEAST_S)))
-        portions = cut_portions(space, left, _COST, costs, count)
+        portions = cut_portions(space, remaining, _COST, costs, count)
         tasks = min(tasks, len(portions))
         orders = Orders(
             connections=space.connections,
@@ -282,7 +283,7 @@ class _Creation:
         return record
 
     def _summary(self, parts: Sequence[Part]) -> Summary:
-        """Counts and digests of all outcomes."""
+        """Return counts and digests of all outcomes."""
         task = partial(summarized, self.space.connections, self.store.url)
         seconds = sum(part.rows for part in parts) * _READ_S
         found = self.ctx.tasks.run_or_call("add the outcomes up", task, parts, seconds)
@@ -297,7 +298,7 @@ class _Creation:
             )
 
     def _require_unremoved(self, record: Record) -> None:
-        """Refuse what was removed before its manifest was written: this process was suspended."""
+        """Refuse a backup that was removed before its manifest: this process was suspended."""
         if backup_at(self.store) != Backup(self.store, record, "finished"):
             raise RefusedError(
                 f"{self.store.url} was removed while it was made: let "
@@ -313,7 +314,7 @@ class _Creation:
             )
 
     def _require_some(self, total: Summary) -> None:
-        """Refuse a backup in which nothing could be copied, for whatever reason."""
+        """Refuse a backup without a single copy, if copies failed for any reason."""
         failed = total.objects["failed"]
         if failed and failed == total.all.count:
             kind = AccessDeniedError if total.denied == failed else StorageError
@@ -330,38 +331,38 @@ _COST: Final = Cost(["size"], _costs)
 
 
 def _advised(error: LakegcError, text: str) -> LakegcError:
-    """An error of the same kind, with what was to be done and what to do."""
+    """Return an error of the same kind that names the step that failed, and the remedy."""
     advice = next((a for kind, a in _ADVICE.items() if isinstance(error, kind)), "")
     return type(error)(": ".join(filter(None, (text, str(error), advice))))
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts and digests of outcomes of marked objects; those of several files add up."""
+    """Counts and digests of outcomes of marked objects; summaries of several files can be added."""
 
-    #: Of all addresses, and of those that were copied.
+    #: Digests of all addresses, and of the copied addresses.
     all: KeyDigest = field(default_factory=KeyDigest)
     copied: KeyDigest = field(default_factory=KeyDigest)
-    #: By outcome.
+    #: Counts by outcome.
     objects: Counter[str] = field(default_factory=Counter)
     bytes: Counter[str] = field(default_factory=Counter)
-    #: Copies by what was compared.
+    #: Copies by the checksum or property that was compared.
     verified: Counter[str] = field(default_factory=Counter)
     #: Objects to which the store denied access.
     denied: int = 0
-    #: Of one object of each file that was not copied.
+    #: The detail of one object without a copy, for each file.
     details: tuple[str, ...] = ()
 
     def __add__(self, other: Summary) -> Summary:
-        """The summary of both."""
+        """Add two summaries."""
         names = (one.name for one in fields(self))
         return Summary(*(getattr(self, name) + getattr(other, name) for name in names))
 
 
 def summarized(connections: Connections, url: str, part: Part) -> Summary:
-    """The summary of one file of outcomes (``OUTCOMES``) in the store at ``url``.
+    """Return the summary of one file of outcomes (``OUTCOMES``) in the store at ``url``.
 
-    Raises IntegrityError: it is missing or changed.
+    Raises IntegrityError: the file is missing or changed.
     """
     rows = read_part(connections.open(url), part)
     copied = rows.filter(pc.equal(rows["outcome"], "copied"))

@@ -1,4 +1,4 @@
-"""Allows backups only outside of every namespace, of the artifacts and of other backups."""
+"""Allows backups only outside of storage namespaces, of the artifacts and of other backups."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.storage.opening import open_store
 
-#: Where lakeFS keeps ranges, in every storage namespace that has a commit.
+#: Folder of ranges in every storage namespace that has a commit.
 _LAKEFS: Final = "_lakefs/"
 
 
 def require_free_places(ctx: RunContext) -> None:
-    """Refuse ``backup_url`` or ``backup_log`` where they overlap anything else, or each other.
+    """Refuse ``backup_url`` or ``backup_log`` if it overlaps another place, or each other.
 
     Raises:
-        ConfigurationError: one does, or is no URL of a store.
-        IntegrityError: nobody can tell where a repository is.
+        ConfigurationError: a place overlaps, or is no URL of a store.
+        IntegrityError: the location of a repository is unknown.
     """
     url, log = ctx.settings.backup_url, ctx.settings.backup_log
     for name, place in (("backup_url", url), ("backup_log", log)):
         if place is not None:
             _require_free(ctx, name, place)
             folder = folder_url(place, ctx.repository, ctx.run)
-            # A link below it may lead anywhere.
+            # A symbolic link below the place may lead elsewhere.
             if not _within(*(placed(one, ctx.connections.stores) for one in (folder, place))):
                 _require_free(ctx, f"{name}: the folder", folder)
     if url is not None and log is not None:
@@ -48,9 +48,9 @@ def require_free_places(ctx: RunContext) -> None:
 def repository_at(
     repositories: Iterable[Repository], stores: StoreConfig, place: StorageNamespace
 ) -> Repository | None:
-    """The repository whose namespace is a place, in it or around it; None for none.
+    """Return the repository whose namespace equals, contains or lies in a place; None for none.
 
-    Raises IntegrityError: nobody can tell of one of them where it is.
+    Raises IntegrityError: the location of a repository is unknown.
     """
     resolved = placed(place.url(), stores)
     for one in repositories:
@@ -60,7 +60,7 @@ def repository_at(
             ):
                 return one
         except ConfigurationError as error:
-            # What is of a kind that is not known here is at no place that is.
+            # A namespace of a kind unknown here cannot be at a place of a known kind.
             if place.is_same_kind(one.storage_namespace):
                 raise IntegrityError(
                     f"nobody can tell where repository {one.id!r} is: {error}"
@@ -71,10 +71,10 @@ def repository_at(
 def overlapping(
     place: StorageNamespace, others: Iterable[tuple[str, str]], stores: StoreConfig
 ) -> str:
-    """The first of some other places (name and URL) that is at a place, in it or around it.
+    """Return the first of other places (name and URL) that equals, contains or lies in a place.
 
     Returns:
-        Its name and URL, as errors have them; empty for none.
+        Name and URL in the form of error messages; empty for none.
     """
     resolved = placed(place.url(), stores)
     found = (f"{what} ({url})" for what, url in others if resolved.overlaps(placed(url, stores)))
@@ -82,7 +82,7 @@ def overlapping(
 
 
 def _require_free(ctx: RunContext, name: str, url: str) -> None:
-    """Refuse a place where copies would be collected, or would take another thing's place."""
+    """Refuse a place where copies would be collected, or would mix with other files."""
     try:
         place = placed(url, ctx.connections.stores)
     except ConfigurationError as error:
@@ -100,15 +100,15 @@ def _require_free(ctx: RunContext, name: str, url: str) -> None:
 
 
 def require_no_other_backup(store: ObjectStore, stores: StoreConfig) -> None:
-    """Refuse the folder of a new backup where it is not empty, or lies in another backup.
+    """Refuse the folder of a new backup if it is not empty, or lies in another backup.
 
-    Or in a storage namespace: another server, of which nobody here knows, may have it.
+    Refuse it in a storage namespace too: another server, unknown here, may use that namespace.
 
     Raises:
-        ConfigurationError: it does.
+        ConfigurationError: the folder is one of these.
     """
     for above in _above(placed(store.url, stores)):
-        # Who may only use a folder of the bucket cannot have put a backup around it.
+        # Credentials for one folder of the bucket cannot have written a backup around it.
         with suppress(AccessDeniedError):
             around = open_store(above.url(), stores)
             if around.exists(BEGIN):

@@ -1,8 +1,8 @@
-"""Removes whole backups, and never the only copy of something that is needed now.
+"""Removes whole backups, but never the only copy of an object that is needed now.
 
-What the manifest said goes to ``pruning.json``, then the manifest goes, so that nobody takes the
-rest for a backup; then the copies, then what is left. A prune that was killed is run again: what is
-being removed is judged once more, for what is still there, and goes.
+A prune first copies the manifest to ``pruning.json`` and deletes the manifest, so that no process
+takes the rest for a backup. It then deletes the copies, and last all other files. A killed prune is
+run again: it judges a backup that is being removed once more, by its remaining copies.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from lakegc_assets.storage.values import ObjectInfo
 from lakegc_assets.wording import counted
 
 _SWEPT = "swept_set"
-#: Copies that are looked up at a time.
+#: Copies in one look-up.
 _BATCH = 1000
 _RECORDED = pa.schema([*NEEDED, ("recorded", pa.int64())])
 Context = Callable[[str, str], RunContext]
-#: Raises where others may be at work by now.
+#: Raises if other processes may be at work by now.
 Require = Callable[[], object]
 
 
@@ -61,7 +61,7 @@ class BackupVerdict:
     """The verdict on a backup."""
 
     found: Backup
-    #: Why it stays; empty where it goes.
+    #: Reason why the backup stays; empty if it is removed.
     kept: str = ""
 
 
@@ -69,30 +69,30 @@ class BackupVerdict:
 class Pruning:
     """The request to remove backups."""
 
-    #: Gives the run of a repository and a run's id.
+    #: Returns the context of a repository and a run id.
     context: Context
     stores: StoreConfig
     backup_url: str
-    #: Younger ones stay, and those whose mark was swept later; None for any age.
+    #: Younger backups stay, and backups whose mark was swept later; None for any age.
     older_than: timedelta | None
-    #: ``repository/run`` of the only ones to prune; of these, also those that were not finished, or
-    #: whose mark was not swept. Empty for all.
+    #: Names (``repository/run``) of the backups to prune; empty for all. A named backup is pruned
+    #: even if it was not finished, or if its mark was not swept.
     names: Collection[str] = ()
-    #: Remove nothing, and keep nobody out.
+    #: Remove nothing, and take no lease.
     dry_run: bool = False
-    #: Keeps sweeps and restores of a repository from beginning, or raises LakegcError where one is
-    #: at work, or an alarm stands: a sweep may rely on the backup, a restore read it. It gives a
-    #: function that raises once this holds no more, or None.
+    #: Prevents sweeps and restores of a repository, since a sweep may rely on the backup and a
+    #: restore may read it. Raises LakegcError if one is at work, or on a hold. Gives a function
+    #: that raises once the prevention has ended, or None.
     alone: Callable[[RunContext], AbstractContextManager[Require | None]] = lambda _: nullcontext()
 
     def run(self) -> Iterator[BackupVerdict]:
-        """Remove what is to go, one after the other; what became of each.
+        """Remove backups one after the other, and yield the verdict on each.
 
         Raises:
-            RefusedError: there is no backup of a name; or others may be at work since it was
-                looked at what is needed, and what was to be removed stays.
-            IntegrityError: what a backup says of itself is damaged.
-            StorageError: the store refused something; run it again.
+            RefusedError: no backup has one of the names; or other processes may have been at work
+                since the look at needed objects: the rest of the backup stays.
+            IntegrityError: the record of a backup is damaged.
+            StorageError: the store refused a request; run the prune again.
         """
         backups = list(all_backups(self.stores, self.backup_url))
         if unknown := sorted(set(self.names) - {found.name for found in backups}):
@@ -108,12 +108,12 @@ class Pruning:
             return BackupVerdict(found, kept)
         with ExitStack() as stack:
             try:
-                # Also where it holds nothing: whoever is suspended may wake up to another backup.
+                # Also for an empty backup: a suspended process may wake up to another backup.
                 if not self.dry_run:
                     stack.enter_context(repository_lock(subject.namespace))
                 require = stack.enter_context(self.alone(ctx))
                 _require_unchanged(found)
-                # Whoever was waited for may have swept its mark.
+                # The process that held the lease before may have swept the mark.
                 kept = self._stays(ctx, found) or why_needed(ctx, found)
             except LakegcError as error:
                 kept = f"nobody can tell what of it is needed: {error}"
@@ -123,7 +123,7 @@ class Pruning:
             return BackupVerdict(found)
 
     def _stays(self, ctx: RunContext, found: Backup) -> str:
-        """Why a backup stays, before anybody asks what of it is needed."""
+        """Return why a backup stays, before any look at needed objects; empty if it may go."""
         if found.state == "being removed":
             return ""
         swept = _swept(ctx, found)
@@ -132,19 +132,19 @@ class Pruning:
         return "" if found.name in self.names else _unclear(found, swept)
 
     def _young(self, since: datetime, swept: datetime | None, now: datetime) -> str:
-        """Why a backup is too young; empty if it is not."""
+        """Return why a backup is too young; empty if it is not."""
         if self.older_than is None:
             return ""
         if now - since < self.older_than:
             return f"it is {counted((now - since).days, 'day')} old"
-        # Until then what it holds was in the store, too.
+        # Until the sweep the store held these objects, too.
         if swept is not None and now - swept < self.older_than:
             return f"its mark was swept {counted((now - swept).days, 'day')} ago"
         return ""
 
 
 def _unclear(found: Backup, swept: datetime | None) -> str:
-    """Why a backup goes only if somebody says which; empty for no reason."""
+    """Return why a backup must be named to be removed; empty if it need not be."""
     by_name = f"tell it by name (--backup {found.name}) if it is to go"
     if found.copy_of:
         return f"somebody copied it there from {found.copy_of}; {by_name}"
@@ -156,12 +156,12 @@ def _unclear(found: Backup, swept: datetime | None) -> str:
 
 
 def _require_unchanged(found: Backup) -> None:
-    """Refuse what is not the backup any more that was found: it was finished, or made anew.
+    """Refuse a backup that has changed since it was found: it was finished, or made anew.
 
-    Others were judged in between, and whoever was at work was waited for.
+    Meanwhile this process judged other backups and waited for the lease.
 
     Raises:
-        RefusedError: it is another one now.
+        RefusedError: the backup has changed.
     """
     now = backup_at(found.store)
     if now is None or (now.state, now.record) != (found.state, found.record):
@@ -169,7 +169,7 @@ def _require_unchanged(found: Backup) -> None:
 
 
 def _swept(ctx: RunContext, found: Backup) -> datetime | None:
-    """The end of the sweep of its mark; None where it did not end, or is unknown."""
+    """Return when the sweep of its mark ended; None if it did not end, or is unknown."""
     try:
         attempt = ctx.root.attempt(ctx.repository, ctx.run)
         if attempt.attempt != found.record.subject.attempt or not attempt.has(_SWEPT):
@@ -180,7 +180,7 @@ def _swept(ctx: RunContext, found: Backup) -> datetime | None:
 
 
 def why_needed(ctx: RunContext, found: Backup) -> str:
-    """Why something is lost if a backup goes; empty where nothing is."""
+    """Return why data is lost if a backup is removed; empty if none is."""
     subject = found.record.subject
     ctx = ctx.connect()
     if ctx.connections.namespace_url != subject.namespace:
@@ -202,12 +202,12 @@ def why_needed(ctx: RunContext, found: Backup) -> str:
 
 
 def _advice(space: Workspace, found: Backup, needed: Dataset) -> str:
-    """Advice for getting needed objects (``NEEDED``) out of a backup, as far as they are there."""
+    """Return advice for recovering needed objects (``NEEDED``) from the copies of a backup."""
     restorable = found.record.finished is not None and not found.copy_of
-    # A restore reads what is finished alone.
+    # A restore reads finished backups only.
     copied = recorded_copies(space, found) if restorable else space.dataset((), COPIES)
-    both, what = (needed, copied.select("address", "size")), "find the copies of what is needed"
-    wanted = space.derive("advice", _RECORDED, what, relations.with_recorded, *both)
+    inputs, what = (needed, copied.select("address", "size")), "find the copies of what is needed"
+    wanted = space.derive("advice", _RECORDED, what, relations.with_recorded, *inputs)
     counts: Counter[str] = Counter()
     first: dict[str, Mapping[str, Any]] = {}
     for row, there in _with_copies(space, found.store, wanted):
@@ -242,7 +242,7 @@ def _advice(space: Workspace, found: Backup, needed: Dataset) -> str:
 def _with_copies(
     space: Workspace, backup: ObjectStore, wanted: Dataset
 ) -> Iterator[tuple[Mapping[str, Any], ObjectInfo | None]]:
-    """Rows of a dataset, each with what the backup holds at its address."""
+    """Yield the rows of a dataset, each with the copy at its address in the backup, or None."""
     for table in space.tables(wanted):
         for at in range(0, table.num_rows, _BATCH):
             rows = table.slice(at, _BATCH).to_pylist()
@@ -251,21 +251,21 @@ def _with_copies(
 
 
 def remove(found: Backup, require: Require) -> None:
-    """Remove a backup; may be run again after a kill.
+    """Remove a backup of which no object is needed; may be run again after a kill.
 
-    Nothing of it is needed. ``require`` raises where others may be at work by now.
+    ``require`` raises if other processes may be at work by now.
 
     Raises:
-        RefusedError: they may; what was not removed yet stays.
-        StorageError: the store refused something.
+        RefusedError: other processes may be at work; the rest of the backup stays.
+        StorageError: the store refused a request.
     """
     store = found.store
     require()
     store.put(PRUNING, found.record.to_bytes())
-    # Who begins to sweep from here on does not rely on it, and who began before has the lease.
+    # A sweep that begins from here on does not rely on it; an earlier sweep has the lease.
     require()
     remove_objects(store, [MANIFEST])
-    # A restore may read what is left.
+    # A restore may read the files of ``FOLDER``, so they are removed after the copies.
     remove_listed(store, "", lambda key: not key.startswith(FOLDER), require)
     remove_listed(store, "", lambda key: key not in {BEGIN, PRUNING}, require)
     require()

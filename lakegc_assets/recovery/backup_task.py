@@ -1,4 +1,4 @@
-"""Copies marked objects to a backup in a task, portion by portion, each batch recorded."""
+"""Copies marked objects to a backup in a task, portion by portion, and records each batch."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from lakegc_assets.storage.errors import (
     StorageError,
 )
 
-#: Columns of the objects that are to be copied.
+#: Columns of the objects to copy.
 MARKED: Final = pa.schema([LISTING.field(name) for name in ("address", "size", "etag")])
 #: Objects that a task copies at a time.
 THREADS: Final = 8
-#: What is copied before it is recorded: so many objects, or so many bytes.
+#: Objects, and bytes, in one batch: a batch is recorded when all of it is copied.
 BATCH: Final = 256
 BATCH_BYTES: Final = 256 << 20
-#: How often an object is copied whose copy is not what it should be.
+#: Tries to copy an object whose copy is not as expected.
 _TRIES: Final = 2
 
 
@@ -55,18 +55,18 @@ class Orders:
     connections: Connections
     artifacts_url: str
     backup_url: str
-    #: None for no logs.
+    #: URL of the folder for logs; None for no logs.
     log_url: str | None
-    #: Unique name of this round of this backup.
+    #: Unique name of this round of the backup.
     name: str
-    #: Of one task, in bytes a second; None for no limit.
+    #: Bytes a second for one task; None for no limit.
     rate: float | None
 
 
 def copy_portions(orders: Orders, portions: Sequence[Portion]) -> LakegcError | None:
-    """The task: take one of the portions after the other, and copy it.
+    """The task: take one portion after the other, and copy it.
 
-    Returns the error that stopped it, if one did: the task is not to be repeated.
+    Returns the error that stopped the task, or None. Returned errors are not retried.
     """
     try:
         task = CopyingTask(orders)
@@ -79,10 +79,10 @@ def copy_portions(orders: Orders, portions: Sequence[Portion]) -> LakegcError | 
 
 
 class BandwidthLimiter:
-    """Lets objects begin one after the other, so that no more bytes than allowed ever went by.
+    """Delays the start of each object, so that the bytes copied so far never exceed the rate.
 
-    An object begins when its own bytes are paid for: however fast it is copied then, all that was
-    copied since the beginning is within the rate, in bytes a second (None for no limit).
+    An object begins once the time for its own bytes has passed. However fast its copy is, the bytes
+    copied since the beginning then stay within the rate, in bytes a second (None for no limit).
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class BandwidthLimiter:
         self._paid = clock()
 
     def wait(self, size: int) -> None:
-        """Wait until so many bytes may be copied; may be called by several threads."""
+        """Wait until ``size`` bytes may be copied; several threads may call this."""
         if self._rate is None:
             return
         with self._lock:
@@ -109,7 +109,7 @@ class BandwidthLimiter:
 
 
 class CopyingTask:
-    """One attempt of a task that copies."""
+    """One attempt of a copying task."""
 
     def __init__(self, orders: Orders) -> None:
         to = orders.connections
@@ -122,7 +122,7 @@ class CopyingTask:
         self._denied = CircuitBreaker()
 
     def begin(self, portion: Portion) -> bool:
-        """Take a portion, unless another task, or another attempt of this one, has it."""
+        """Take a portion; False if another task, or another attempt of this task, has it."""
         try:
             key = f"{notes(self._orders.name)}{portion.number:06d}"
             self._artifacts.create(key, secrets.token_hex(8).encode())
@@ -131,9 +131,9 @@ class CopyingTask:
         return True
 
     def copy(self, portion: Portion) -> None:
-        """Copy the objects of a portion, and record what became of each.
+        """Copy the objects of a portion, and record the outcome of each.
 
-        Raises LakegcError: nothing can be copied now; what was done is recorded.
+        Raises LakegcError: nothing can be copied now; finished copies are recorded.
         """
         rows = read_stretches(self._artifacts, [portion.stretch], MARKED.names)
         sizes = rows["size"].to_numpy()
@@ -143,7 +143,7 @@ class CopyingTask:
     def _copy_batch(self, name: str, batch: pa.Table) -> None:
         if interrupted():
             raise RefusedError(f"the backup {self._target.url} was interrupted")
-        # Somebody may rely on the copies by now: none of them is replaced.
+        # A sweep may rely on the copies of a finished backup: none of them is replaced.
         if self._target.exists(MANIFEST):
             raise RefusedError(f"another process has finished the backup {self._target.url}")
         errors: list[LakegcError] = []
@@ -156,7 +156,7 @@ class CopyingTask:
             raise errors[0]
 
     def _copied(self, errors: list[LakegcError], row: tuple[str, int, str]) -> Outcome:
-        """Copy one object and return its outcome; what stops all others joins the errors."""
+        """Copy one object and return its outcome; append an error that stops all objects."""
         address, size, etag = row
         failed = partial(Outcome, address, size, etag, None, None)
         if errors:
@@ -193,12 +193,12 @@ class CopyingTask:
                         f"{self._target.url}: the copy {address!r} was gone at once"
                     ) from None
             except StorageError as error:
-                # Any other kind says by itself that it is of no use to try again.
+                # For all subclasses another try is of no use.
                 if type(error) is not StorageError or tries == _TRIES:
                     raise
         raise AssertionError(address)
 
 
 def notes(name: str) -> str:
-    """Folder in which the tasks of a round note the portions that they have begun."""
+    """Return the folder in which the tasks of a round note the portions that they took."""
     return f"backup/tasks/{name}/"

@@ -1,10 +1,11 @@
-"""Backups: where they lie, of which mark they are, and in which state.
+"""Backups: their location, their mark, and their state.
 
-``<backup_url>/<repository>/<run>/<address>`` are the copies, so that other tools can read them, and
-``_lakegc/`` beside them says what they are: ``begin.json``, written first, of which mark;
-``ledger/`` what became of each object while it was made; and ``manifest.json``, written last, with
-``outcomes/``: a backup without it is not finished, and is never read. It counts beside the
-``begin.json`` that it goes on from: whoever was suspended may write it when all else was removed.
+The copies are at ``<backup_url>/<repository>/<run>/<address>``, so that other tools can read them.
+The folder ``_lakegc/`` next to them describes them: ``begin.json``, written first, names the mark;
+``ledger/`` has the outcome of each object; ``manifest.json`` is written last, with ``outcomes/``.
+A backup without a manifest is not finished, and is never read. A manifest counts only next to the
+``begin.json`` with the same subject and time: a process that was suspended may write its manifest
+after a prune has removed all else.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.opening import open_store
 
-#: Of our own files in a backup; no mark names an address below it.
+#: Folder of our own files in a backup; no mark names an address below it.
 FOLDER: Final = "_lakegc/"
 BEGIN: Final = f"{FOLDER}begin.json"
 MANIFEST: Final = f"{FOLDER}manifest.json"
-#: What the manifest said, while a backup is being removed.
+#: The content of the manifest, while a backup is being removed.
 PRUNING: Final = f"{FOLDER}pruning.json"
-#: Raised with the form of backups.
+#: Version of the form of backups.
 VERSION: Final = 1
-#: What became of each marked object: ``etag`` is that of the object as the mark has it.
+#: Outcomes of marked objects. ``etag`` is the etag of the object in the mark.
 OUTCOMES: Final = pa.schema(
     [
         ("address", pa.string()),
@@ -55,21 +56,21 @@ State = Literal["finished", "unfinished", "being removed"]
 
 @dataclass(frozen=True)
 class Subject:
-    """The mark of which a backup is."""
+    """The mark that a backup belongs to."""
 
     repository: str
     run: str
     attempt: str
-    #: In its canonical form.
+    #: URL in canonical form.
     namespace: str
     #: SHA-256 of the last manifest of the mark, in hex.
     mark: str
-    #: ``KeyDigest`` of what the mark names, as text.
+    #: ``KeyDigest`` of the addresses that the mark names, as text.
     digest: str
 
 
 def subject_of(chain: Mapping[str, Manifest]) -> Subject:
-    """The subject of a backup of a mark."""
+    """Return the subject of the backup of a mark."""
     last = chain["gc_report"]
     return Subject(
         repository=last.repository,
@@ -89,7 +90,7 @@ class Record(
     """The record of a backup: ``begin.json`` and, once it is finished, ``manifest.json``."""
 
     subject: Subject
-    #: UTC, by the clock of the machine that made it.
+    #: UTC, by the clock of the machine that made the backup.
     begun: Moment
     finished: Moment | None = None
     #: Verified copies, their bytes, and the ``KeyDigest`` of their addresses.
@@ -98,7 +99,7 @@ class Record(
     digest: str = ""
     #: Objects and bytes by outcome.
     outcomes: dict[str, dict[str, int]] | None = None
-    #: Objects by what was the same on both sides.
+    #: Objects by the checksum or property that was equal on both sides.
     verified: dict[str, int] | None = None
     #: Files of ``OUTCOMES``, one row for each marked object.
     parts: Sequence[Part] = ()
@@ -106,7 +107,7 @@ class Record(
 
     @property
     def since(self) -> datetime:
-        """The time at which it was finished, or else begun."""
+        """The time at which the backup was finished, or else begun."""
         return self.finished or self.begun
 
     @classmethod
@@ -120,21 +121,21 @@ class Record(
 
 @dataclass(frozen=True)
 class Backup:
-    """A backup, in whatever state; its store is rooted at its folder, so keys are the addresses."""
+    """A backup in any state; its store is rooted at its folder, so keys are the addresses."""
 
     store: ObjectStore
-    #: What its manifest said, while it is being removed.
+    #: The content of its manifest while it is being removed.
     record: Record
     state: State
 
     @property
     def name(self) -> str:
-        """``repository/run`` of its folder, since a copied folder is a second backup of a mark."""
+        """``repository/run`` of its folder; a copied folder is a second backup of the same mark."""
         return "/".join(self.store.url.rsplit("/", 2)[-2:])
 
     @property
     def copy_of(self) -> str:
-        """Name of the backup that was copied or moved to this folder; empty where none was."""
+        """Name of the original of a copied or moved backup; empty if it is at its own place."""
         subject = self.record.subject
         made = f"{subject.repository}/{subject.run}"
         return "" if made == self.name else made
@@ -147,7 +148,7 @@ class Backup:
     def require_digest(self, found: KeyDigest) -> None:
         """Compare the addresses of the copies with the manifest.
 
-        Raises IntegrityError: they are others.
+        Raises IntegrityError: they differ.
         """
         if str(found) != self.record.digest:
             raise IntegrityError(
@@ -156,9 +157,9 @@ class Backup:
             )
 
     def require_of(self, subject: Subject) -> None:
-        """Refuse a backup of another mark, or of another attempt of this one.
+        """Refuse a backup of another mark, or of another attempt of the same mark.
 
-        Raises RefusedError: it is one, with what to do.
+        Raises RefusedError: the subject differs, with advice.
         """
         url, found = self.store.url, asdict(self.record.subject)
         differing = [
@@ -178,7 +179,7 @@ class Backup:
 
 @dataclass(frozen=True)
 class Damaged:
-    """A backup that says nothing of itself that can be read."""
+    """A backup whose record cannot be read."""
 
     repository: str
     run: str
@@ -187,7 +188,7 @@ class Damaged:
 
 
 def folder_url(backup_url: str, repository: str, run: str) -> str:
-    """URL of the backup of a run."""
+    """Return the URL of the backup of a run."""
     return f"{backup_url.rstrip('/')}/{repository}/{run}"
 
 
@@ -203,12 +204,12 @@ def read_record(store: ObjectStore, key: str) -> Record | None:
 
 
 def backup_at(store: ObjectStore) -> Backup | None:
-    """The backup in the folder at which a store is rooted; None where there is none.
+    """Return the backup in the folder at which a store is rooted; None for none.
 
-    A manifest of which not all else is there is left of a backup that was removed.
+    A manifest without its ``begin.json`` is the rest of a removed backup.
 
     Raises:
-        IntegrityError: what it says of itself is damaged.
+        IntegrityError: its record is damaged.
     """
     if (pruning := read_record(store, PRUNING)) is not None:
         return Backup(store, pruning, "being removed")
@@ -228,9 +229,9 @@ def find_backup(
     *,
     removing: bool = False,
 ) -> Backup | None:
-    """The finished backup of a run; None without one. Of which mark it is was not compared.
+    """Return the finished backup of a run, of any mark; None for none.
 
-    ``removing``: accept one that is being removed, of which copies may be gone.
+    ``removing``: accept a backup that is being removed, some copies of which may be gone.
 
     Raises:
         ConfigurationError: the URL cannot be opened.
@@ -239,14 +240,14 @@ def find_backup(
     if backup_url is None:
         return None
     found = backup_at(open_store(folder_url(backup_url, repository, run), stores))
-    # One that was never finished may be removed, too.
+    # A backup that was never finished may be in removal, too.
     if found is None or found.record.finished is None:
         return None
     return found if removing or found.state == "finished" else None
 
 
 def backups_at(stores: StoreConfig, backup_url: str) -> Iterator[Backup | Damaged]:
-    """The backups below ``backup_url``, in whatever state, by repository and run."""
+    """Yield the backups below ``backup_url`` in any state, by repository and run."""
     place = open_store(backup_url, stores)
     for folder in place.list_prefixes().prefixes:
         repository = folder.rstrip("/")
@@ -263,9 +264,9 @@ def backups_at(stores: StoreConfig, backup_url: str) -> Iterator[Backup | Damage
 
 
 def all_backups(stores: StoreConfig, backup_url: str) -> Iterator[Backup]:
-    """As ``backups_at``, where all of them can be read.
+    """Yield the backups below ``backup_url``, as ``backups_at`` does.
 
-    Raises IntegrityError: what one says of itself is damaged.
+    Raises IntegrityError: the record of a backup is damaged.
     """
     for found in backups_at(stores, backup_url):
         if isinstance(found, Damaged):

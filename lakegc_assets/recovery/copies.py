@@ -1,7 +1,7 @@
-"""The copies that a backup or the trash holds, and which of them the store has not any more.
+"""Finds the copies in a backup or the trash, and the objects that the store no longer holds.
 
-They are rows of files in a folder of the artifacts, found by tasks: however many there are, this
-process gets the names of the files.
+Tasks find them as rows of files in a folder of the artifacts, so this process holds the names of
+the files only.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from lakegc_assets.run.scratch import NEEDED, Folder
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError
 
-#: What a listing of a backup shows of a copy.
+#: The columns of a copy in a listing of a backup.
 SHOWN: Final = pa.schema([OUTCOMES.field(name) for name in ("address", "size", "copy_etag")])
-#: A copy that was verified.
+#: A verified copy.
 COPIES: Final = pa.schema(
     [OUTCOMES.field(name) for name in ("address", "size", "etag", "copy_etag")]
 )
-#: An object that something holds a copy of.
+#: An object with a copy in a backup or in the trash.
 OBJECTS: Final = pa.schema([("address", pa.string()), ("size", pa.int64())])
 _OBJECT: Final = ("address", "size")
-#: Work of reading a copy, and of looking an object up, in seconds of one core.
+#: Seconds of one core to read the row of a copy, and to look up an object.
 _ROW_S: Final = 2e-6
 _LOOK_S: Final = 1e-5
-#: How many copies are asked for by name, where a listing shows none.
+#: Copies that are looked up by name after an empty listing.
 _ASKED: Final = 100
 
 
 def shown_copies(space: Workspace, backup: ObjectStore, objects: Dataset) -> Dataset:
-    """List the copies of some objects, whether they were recorded or not (``SHOWN``).
+    """List the copies of given objects, recorded or not (``SHOWN``).
 
-    ``objects``: in the order of the addresses.
+    ``objects``: ordered by address.
 
     Raises:
         IntegrityError: a file is missing or changed.
@@ -66,12 +66,12 @@ def _shown_copies(folder: Folder, backup_url: str, piece: Sequence[Stretch]) -> 
 
 
 def verified_copies(space: Workspace, backup: Backup, *, listed: bool) -> Dataset:
-    """The copies of a finished backup, as its manifest says (``COPIES``).
+    """Return the copies of a finished backup, by its manifest (``COPIES``).
 
-    ``listed``: only those count that a listing shows now as they were made.
+    ``listed``: only the copies that a listing shows now, unchanged.
 
     Raises:
-        IntegrityError: something changed or removed the record of which they are.
+        IntegrityError: a file of outcomes is missing or changed.
     """
     task = partial(_verified_copies, space.below("copies"), backup.store.url, listed=listed)
     found = space.in_pieces("read what the backup holds", task, backup.outcomes, _ROW_S)
@@ -100,11 +100,11 @@ def _verified_copies(
 
 
 def _listed(store: ObjectStore, addresses: pa.ChunkedArray) -> list[pa.Table]:
-    """List the stretch of some addresses, and return the rows of these (``SHOWN``)."""
+    """List the key range that covers given addresses, and return their rows (``SHOWN``)."""
     ordered = strings.in_order(pa.table([addresses], names=["address"]), "address")["address"]
     first, last = ordered[0].as_py(), ordered[-1].as_py()
     tables = [SHOWN.empty_table()]
-    # All keys in between begin like the first one.
+    # ``start_after`` is exclusive. The extra keys share this prefix; the filter drops them.
     for page in store.list(start_after=first[:-1] or None, end_before=f"{last}\0"):
         rows = page.filter(strings.among(page["key"], addresses))
         tables.append(pa.table([rows["key"], rows["size"], rows["etag"]], schema=SHOWN))
@@ -112,27 +112,28 @@ def _listed(store: ObjectStore, addresses: pa.ChunkedArray) -> list[pa.Table]:
 
 
 def scratch_space(ctx: RunContext) -> Workspace:
-    """A new folder of the artifacts, to be used within ``with``."""
+    """Return a new folder of the artifacts, to be used within ``with``."""
     folder = AttemptArtifacts(ctx.root, ctx.repository, NEEDED, secrets.token_hex(8))
     return Workspace(ctx, folder, "")
 
 
 def recorded_copies(space: Workspace, found: Backup) -> Dataset:
-    """The copies that a backup says it has (``COPIES``); an address may stand there twice.
+    """Return the copies that a backup has recorded (``COPIES``); an address may occur twice.
 
-    Raises IntegrityError: it is damaged.
+    Raises IntegrityError: the backup is damaged.
     """
     if found.record.finished is not None:
         return verified_copies(space, found, listed=False)
-    # Only its journal has them, and that may name an object twice.
+    # Only the journal of an unfinished backup has them, and it may name an object twice.
     recorded = journal.gather(space, found.store)
     return space.derive("copied", COPIES, "find what was copied", relations.claimed, recorded)
 
 
 def held_objects(space: Workspace, found: Backup) -> Dataset:
-    """Objects that a backup can give back (``OBJECTS``): all copies, or those still there.
+    """Return the objects that a backup can restore (``OBJECTS``).
 
-    What was copied and not recorded any more may be the only copy all the same.
+    An unfinished backup has the copies that a listing shows, a finished one its recorded copies as
+    well. An unrecorded copy counts: it may be the only copy.
     """
     finished = found.state == "finished"
     listed = space.write_tables("listed", OBJECTS, list_copies(found.store))
@@ -141,7 +142,7 @@ def held_objects(space: Workspace, found: Backup) -> Dataset:
     except IntegrityError:
         if finished or listed.rows:
             raise
-        # What says what was copied goes when all copies are gone.
+        # A prune removes the records only after all copies.
         return listed
     if not finished and not listed.rows:
         _require_gone(space, found.store, copied)
@@ -149,21 +150,21 @@ def held_objects(space: Workspace, found: Backup) -> Dataset:
 
 
 def _held(space: Workspace, copied: Dataset, listed: Dataset, *, finished: bool) -> Dataset:
-    held, both = partial(relations.held, finished=finished), (copied.select(*_OBJECT), listed)
-    return space.derive("held", OBJECTS, "find what the backup holds", held, *both)
+    held, inputs = partial(relations.held, finished=finished), (copied.select(*_OBJECT), listed)
+    return space.derive("held", OBJECTS, "find what the backup holds", held, *inputs)
 
 
 def list_copies(store: ObjectStore) -> Iterator[pa.Table]:
-    """Key and size of each copy in a backup: what this lacks is removed, too."""
+    """Yield key and size of each copy in a backup: a prune also removes a copy this misses."""
     for page in store.list_to_the_end():
         rows = page.filter(pc.invert(pc.starts_with(page["key"], FOLDER)))
         yield pa.table([rows["key"], rows["size"]], schema=OBJECTS)
 
 
 def _require_gone(space: Workspace, store: ObjectStore, copied: Dataset) -> None:
-    """Ask for some copies that a listing does not show: it may have been empty for no reason.
+    """Look up a sample of recorded copies after an empty listing, which may have been wrong.
 
-    Raises StorageError: one is there.
+    Raises StorageError: a copy is there.
     """
     step = max(1, copied.rows // _ASKED)
     for rows in space.tables(copied.select("address")):
@@ -175,9 +176,9 @@ def _require_gone(space: Workspace, store: ObjectStore, copied: Dataset) -> None
 
 
 def missing_objects(space: Workspace, objects: Dataset) -> Dataset:
-    """Objects that the store does not hold, or holds with another size, in order.
+    """Return the objects that the store lacks, or holds with another size, ordered by address.
 
-    ``objects``: ``OBJECTS``, in the order of the addresses, each once.
+    ``objects``: ``OBJECTS``, ordered by address, each address once.
     """
     task = partial(_missing, space.below("missing"))
     found = space.in_pieces("look objects up", task, objects, _LOOK_S)
@@ -191,7 +192,7 @@ def _missing(folder: Folder, piece: Sequence[Stretch]) -> list[Part]:
 
 
 def only_copies(space: Workspace, found: Backup) -> Dataset:
-    """The objects of a backup that the store does not hold any more (``OBJECTS``), in order.
+    """Return the objects of a backup that the store no longer holds (``OBJECTS``), ordered.
 
     Raises:
         IntegrityError: the backup is damaged.

@@ -1,8 +1,8 @@
-"""The journal of a backup that is being made: what became of each object, batch by batch.
+"""The journal of a backup in creation: the outcome of each object, batch by batch.
 
-Every batch is one parquet file below ``_lakegc/ledger/`` of the backup, written atomically before
-the next batch of its task begins. A killed backup reads it and goes on where it was. What a task
-copied and could not record any more is copied once more.
+Each batch is one Parquet file below ``_lakegc/ledger/`` of the backup. A task writes it atomically
+before its next batch begins. A killed backup reads the journal and continues. A copy that a task
+could not record is made again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _THREADS: Final = 16
 
 
 class Outcome(NamedTuple):
-    """The outcome of one marked object; the fields are those of ``OUTCOMES`` but for the time.
+    """The outcome of one marked object, with the columns of ``OUTCOMES`` except the time.
 
     ``outcome`` is copied, changed (another object is there), missing or failed.
     """
@@ -44,20 +44,20 @@ class Outcome(NamedTuple):
 
 
 def record(backup: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> None:
-    """Make outcomes durable: they are all in the journal when this returns, or none is.
+    """Write outcomes to the journal in one atomic step.
 
-    No other batch has this name.
+    ``name``: of the batch; no other batch has it.
     """
     now = datetime.now(timezone.utc)
     write_values(backup, f"{_LEDGER}{name}.parquet", [(*one, now) for one in outcomes], OUTCOMES)
 
 
 def gather(space: Workspace, backup: ObjectStore, prefix: str = "") -> Dataset:
-    """The rows of a journal, copied to a workspace (``OUTCOMES``).
+    """Copy the rows of a journal to a workspace (``OUTCOMES``).
 
-    A damaged file of the journal counts as absent: what it says is copied again.
+    A damaged file of the journal counts as absent: its objects are copied again.
 
-    ``prefix``: of the names of the batches.
+    ``prefix``: common prefix of the names of the batches.
     """
     return space.gather("journal", backup.url, f"{_LEDGER}{prefix}", OUTCOMES)
 
@@ -69,7 +69,7 @@ def for_each(backup: ObjectStore, function: Callable[[str, pa.Table], R]) -> lis
 
 
 def read_file(backup: ObjectStore, key: str) -> pa.Table:
-    """The rows of one file of the journal; none where it is damaged: that is copied again."""
+    """Read one file of the journal; no rows if it is damaged: its objects are copied again."""
     return read_whole(backup, key, OUTCOMES)
 
 

@@ -1,4 +1,4 @@
-"""Finds the objects that branches, commits or pins need now, whatever a mark said."""
+"""Finds the objects that branches, commits or pins need now, independent of any mark."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from lakegc_assets.run.scratch import Folder
 
 NEEDED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
 _LAST_PARTS: Final = pa.schema([("last_part", pa.string())])
-#: Seconds for which lakeFS may be asked which addresses it serves.
+#: Seconds in which lakeFS may be asked for the addresses that it serves.
 _ASKING_S: Final = 600.0
-#: Work of hashing an address, in seconds of one core.
+#: Seconds of one core to hash an address.
 _ROW_S: Final = 1e-6
 
 
 def needed_now(space: Workspace, namespace: str, objects: Dataset) -> Dataset:
-    """The objects among some that must not be lost (``NEEDED``), each address once, in order.
+    """Return the given objects that must not be lost (``NEEDED``), each address once, ordered.
 
-    Staged objects are read before the commits, so that what is committed meanwhile is seen. Tagged
-    commits count, whatever the settings say, and so does what is not known.
+    Staged objects are read before the commits, so an object that is committed meanwhile is seen.
+    Tagged commits count, whatever the settings say. Anything unknown counts as needed.
 
-    ``objects``: address and size, relative to the namespace; an address may be there with several
+    ``objects``: address and size, relative to the namespace; an address may occur with several
     sizes.
 
     Raises:
@@ -61,7 +61,7 @@ def needed_now(space: Workspace, namespace: str, objects: Dataset) -> Dataset:
     now = ctx.check_clocks(ctx.client, store)
     lists = prepare_uncommitted(ctx)
     staged = read_staged(ctx, files, f"{folder}staged/", lists.keys)
-    # As of no run: what the mark of this one knew counts like what others did.
+    # Without a run id: marks of this run count like marks of other runs.
     liveness = find_liveness(replace(ctx, run=""), now)
     ids = liveness.active_metaranges()
     ranges = live_ranges(ctx, ids, every=liveness.rules is None).ranges
@@ -98,7 +98,7 @@ def needed_now(space: Workspace, namespace: str, objects: Dataset) -> Dataset:
 
 
 def _as_listed(space: Workspace, objects: Dataset) -> Dataset:
-    """Rows of ``LISTING`` for address and size, the etags of which nobody knows."""
+    """Return rows of ``LISTING`` for address and size, with unknown etags."""
     task, seconds = partial(_rows_of, space.below("objects")), objects.rows * _ROW_S
     parts = space.ctx.tasks.run_or_call("hash addresses", task, objects.parts, seconds)
     return space.dataset(parts, LISTING)
@@ -117,12 +117,11 @@ def _rows_of(folder: Folder, part: Part) -> Part:
 def _served(
     ctx: RunContext, space: Workspace, liveness: Liveness, objects: Sequence[Part], staged: int
 ) -> pa.Table:
-    """Objects (``LISTING``) that lakeFS serves, or may serve, although nothing lists them.
+    """Return unlisted objects (``LISTING``) that lakeFS serves, or may serve: address and why.
 
-    By size alone: no listing shows here whether etags can be compared, or sizes are true. Gives
-    address and why.
+    They are compared by size alone: without a listing, comparable etags and true sizes are unknown.
 
-    ``staged``: as ``Inquiry`` has it.
+    ``staged``: the field of ``Inquiry``.
     """
     url, folder = space.attempt.store().url, f"{space.folder}served/"
     inquiry = Inquiry(url, folder, time.time() + _ASKING_S, staged)

@@ -1,4 +1,4 @@
-"""Removes old trash of a local store, and never the only copy of something that is needed now."""
+"""Removes old trash of a local store, but never the only copy of an object needed now."""
 
 from __future__ import annotations
 
@@ -31,21 +31,20 @@ class Pruned(NamedTuple):
     """The result of a prune of old trash."""
 
     removed: int
-    #: Why others stay, and what to do; empty where none does.
+    #: Reason why objects stay, with advice; empty if none does.
     kept: str
 
 
 def prune_trash(ctx: RunContext, namespace: str, require: Callable[[], None]) -> Pruned:
-    """Remove what is older than ``trash_days``, but what is needed and is nowhere else.
+    """Remove trash older than ``trash_days``, except the only copies of needed objects.
 
-    Where ``trash_days`` is 0, so that sweeps have no trash, older trash stays where it is.
-    A prune that was killed is run again. ``require`` raises an error once the lease is lost under
-    which this is done: it asks the store before each removal.
+    Where ``trash_days`` is 0, so that sweeps have no trash, older trash stays.
+    A killed prune is run again. ``require`` raises an error once the lease is lost; it asks the
+    store before each removal.
 
     Raises:
         RefusedError: the repository is at another namespace now.
-        LakegcError: nobody can tell what is needed, and nothing was removed; or something could not
-            be removed.
+        LakegcError: the needed objects are unknown, and nothing was removed; or a removal failed.
     """
     if not ctx.settings.trash_lifetime:
         return Pruned(0, "")
@@ -72,14 +71,14 @@ def prune_trash(ctx: RunContext, namespace: str, require: Callable[[], None]) ->
 
 
 def _found(store: ObjectStore, folders: Sequence[str]) -> Iterator[pa.Table]:
-    """Address and size of what is in the trash: of what this lacks nobody asks who needs it."""
+    """Yield address and size of all trash: an object missing here would not be protected."""
     for folder in folders:
         for batch in store.list_to_the_end(folder):
             yield pa.table([addresses_in(batch, folder), batch["size"]], schema=OBJECTS)
 
 
 def _needed(space: Workspace, namespace: str, trash: Dataset) -> Dataset:
-    """Objects of the trash that are needed and not in the store (``NEEDED``)."""
+    """Return the objects of the trash that are needed and not in the store (``NEEDED``)."""
     once = space.derive("once", OBJECTS, "put the trash in order", relations.each_once, trash)
     missing, what = missing_objects(space, once), "find what only the trash holds"
     if not missing.rows:

@@ -1,6 +1,6 @@
-"""Cuts the work of a backup or a restore into portions for tasks, and these into batches.
+"""Cuts the work of a backup or a restore into portions for tasks, and portions into batches.
 
-And judges when such a task stops: when no other object fares better than those that it has met.
+Also decides when a task stops, since its errors would affect every other object as well.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from lakegc_assets.storage.errors import (
     error_class,
 )
 
-#: A task is worth so many seconds of work on one core at least.
+#: Least work of a task, in seconds of one core.
 TASK_S: Final = 2.0
-#: To read of an object in a file, in seconds.
+#: Seconds to read the row of an object from a file.
 _READ_S: Final = 1e-7
-#: What no other object gets past either.
+#: Errors that affect every other object as well.
 HOPELESS: Final[tuple[type[LakegcError], ...]] = (
     AccessDeniedError,
     StoreFullError,
@@ -42,26 +42,26 @@ HOPELESS: Final[tuple[type[LakegcError], ...]] = (
     ConfigurationError,
     RefusedError,
 )
-#: One object may be kept from us alone; so many in a row are not.
+#: Refused objects in a row that stop a task; fewer may be refused for reasons of their own.
 REFUSED_IN_A_ROW: Final = 16
 
 
 class Cost(NamedTuple):
-    """A function of rows with some columns: work for each object, in seconds of one core."""
+    """The work for each object, in seconds of one core, as a function of some columns."""
 
     columns: Sequence[str]
     of: Callable[[pa.Table], npt.NDArray[np.float64]]
 
 
 class Portion(NamedTuple):
-    """A part of the work of a round, with its number."""
+    """A numbered part of the work of a round."""
 
     number: int
     stretch: Stretch
 
 
 def costs_of(space: Workspace, rows: Dataset, cost: Cost) -> list[float]:
-    """The work for each file of a dataset."""
+    """Return the work for each file of a dataset, in seconds of one core."""
     task = partial(_cost_of, space.connections, rows.url, cost)
     return space.ctx.tasks.run_or_call("add the work up", task, rows.parts, rows.rows * _READ_S)
 
@@ -69,9 +69,9 @@ def costs_of(space: Workspace, rows: Dataset, cost: Cost) -> list[float]:
 def cut_portions(
     space: Workspace, rows: Dataset, cost: Cost, costs: Sequence[float], count: float
 ) -> list[Portion]:
-    """Cut a dataset into some ``count`` portions of about equal work, each of one stretch of rows.
+    """Cut a dataset into about ``count`` portions of about equal work, each one stretch of rows.
 
-    ``costs``: what ``costs_of`` gives for it.
+    ``costs``: the result of ``costs_of`` for the dataset.
     """
     total = sum(costs)
     inputs = [(p, max(1, ceil(c * count / total))) for p, c in zip(rows.parts, costs, strict=True)]
@@ -95,7 +95,7 @@ def _cut(connections: Connections, url: str, cost: Cost, share: tuple[Part, int]
 
 
 def equal_stretches(costs: npt.NDArray[np.float64], most: int) -> list[tuple[int, int]]:
-    """Begin and length of stretches of about equal cost, none of them empty; so many at most."""
+    """Return begin and length of at most ``most`` non-empty stretches of about equal cost."""
     if not len(costs):
         return []
     ends = np.cumsum(costs)
@@ -108,7 +108,10 @@ def equal_stretches(costs: npt.NDArray[np.float64], most: int) -> list[tuple[int
 def batches(
     rows: pa.Table, sizes: npt.NDArray[np.int64], most: int, most_bytes: int
 ) -> Iterator[pa.Table]:
-    """Rows, with the bytes to copy for each, in batches that are recorded together."""
+    """Yield rows in batches of at most ``most`` rows and, beyond the first, ``most_bytes``.
+
+    ``sizes``: bytes to copy for each row.
+    """
     at = 0
     while at < rows.num_rows:
         ends = np.cumsum(sizes[at : at + most])
@@ -118,30 +121,30 @@ def batches(
 
 
 def hopeless(error: LakegcError) -> LakegcError:
-    """An error by its class in ``HOPELESS``: one that any process can unpickle."""
+    """Convert an error to its class in ``HOPELESS``, which any process can unpickle."""
     return next(kind(str(error)) for kind in HOPELESS if isinstance(error, kind))
 
 
 def hopeless_code(code: str) -> bool:
-    """True for a store's code, or the name of an error of ours, that stops every object."""
+    """Return True if a store's code, or the name of an error of ours, stops every object."""
     named = any(code == kind.__name__.removesuffix("Error") for kind in HOPELESS)
     return named or error_class(code) in HOPELESS
 
 
 class CircuitBreaker:
-    """Counts objects in a row that failed for a reason that may stop all; threads may share it."""
+    """Counts failures in a row that may affect every object; threads may share it."""
 
     def __init__(self) -> None:
         self._met = 0
         self._counting = Lock()
 
     def met(self, objects: int = 1) -> bool:
-        """Count objects that met it; whether they are so many that it is not theirs alone."""
+        """Count objects that failed so; True if they are so many that every object is affected."""
         with self._counting:
             self._met += objects
             return self._met >= REFUSED_IN_A_ROW
 
     def end(self) -> None:
-        """Begin anew: some object did not meet it."""
+        """Reset the count: an object did not fail so."""
         with self._counting:
             self._met = 0

@@ -1,7 +1,7 @@
-"""Marked DF - Journal DF: what a backup or a restore has left to do, and what it did in the end.
+"""Marked DF - Journal DF: the remaining work of a backup or a restore, and its outcomes.
 
-Marked DF is what a mark names, each address once. Journal DF is what tasks have recorded
-(``OUTCOMES`` of a backup, ``RESTORED`` of a restore), where an address may stand more than once.
+Marked DF has the objects that a mark names, each address once. Journal DF has the records of tasks
+(``OUTCOMES`` of a backup, ``RESTORED`` of a restore); an address may occur more than once.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _OBJECT = ["address", "size", "etag"]
 
 @relation
 def newest(records: DataFrame) -> DataFrame:
-    """The row of each address that was recorded last."""
+    """Return the newest row of each address."""
     return first_of_each(records, F.lit(0))
 
 
 def first_of_each(records: DataFrame, rank: Column) -> DataFrame:
-    """The row of each address with the least rank, and the last of these."""
+    """Return the row of each address with the least rank, and the newest of equal rank."""
     order = Window.partitionBy("address").orderBy("rank", F.col("at").desc())
     ranked = records.withColumn("rank", rank)
     first = ranked.withColumn("place", F.row_number().over(order)).where("place = 1")
@@ -29,12 +29,12 @@ def first_of_each(records: DataFrame, rank: Column) -> DataFrame:
 
 @relation
 def verified(journal: DataFrame, marked: DataFrame, shown: DataFrame) -> DataFrame:
-    """Journal DF, Marked DF and a listing of the backup in common: one row for each whole copy.
+    """Return the copies common to Journal DF, Marked DF and a listing, one row for each address.
 
     Args:
-        journal: what was recorded; only what was copied counts.
-        marked: address, size and etag; a copy of another object is none of what is to be deleted.
-        shown: address, size and copy_etag of what the backup holds now.
+        journal: the records of tasks; only the outcome ``copied`` counts.
+        marked: address, size and etag; the copy of another object is not a copy of a marked one.
+        shown: address, size and copy_etag of the copies in the backup now.
     """
     same = claimed(journal).join(marked.select(*_OBJECT), _OBJECT, "left_semi")
     there = ["address", "size", "copy_etag"]
@@ -43,24 +43,24 @@ def verified(journal: DataFrame, marked: DataFrame, shown: DataFrame) -> DataFra
 
 @relation
 def without(marked: DataFrame, others: DataFrame) -> DataFrame:
-    """Marked DF but for the objects with some addresses, in order."""
+    """Return Marked DF without the addresses of another frame, ordered by address."""
     return marked.join(others.select("address"), "address", "left_anti").orderBy("address")
 
 
 @relation
 def lacking(rows: DataFrame, others: DataFrame) -> DataFrame:
-    """Addresses of some rows that others have not: one row with their number and the first one."""
+    """Count the addresses that another frame lacks: one row with their number and the first."""
     gone = rows.select("address").distinct().join(others.select("address"), "address", "left_anti")
     return gone.agg(F.count(F.lit(1)).alias("objects"), F.min("address").alias("first"))
 
 
 @relation
 def outcomes(copied: DataFrame, tried: DataFrame) -> DataFrame:
-    """One row for each marked object: its copy, else why it has none; in order.
+    """Return one row for each marked object: its copy, else its failure; ordered by address.
 
     Args:
-        copied: what ``verified`` gives.
-        tried: what this try has recorded.
+        copied: the result of ``verified``.
+        tried: the records of this try.
     """
     others = newest(tried.where(F.col("outcome") != "copied"))
     without = others.join(copied.select("address"), "address", "left_anti")
@@ -69,7 +69,7 @@ def outcomes(copied: DataFrame, tried: DataFrame) -> DataFrame:
 
 @relation
 def claimed(journal: DataFrame) -> DataFrame:
-    """Journal DF where the outcome is a copy; an address may stand there more than once."""
+    """Return the copied rows of Journal DF; an address may occur more than once."""
     return journal.where(F.col("outcome") == "copied")
 
 
@@ -78,13 +78,13 @@ def claimed(journal: DataFrame) -> DataFrame:
 
 @relation
 def held(copied: DataFrame, listed: DataFrame, *, finished: bool) -> DataFrame:
-    """Objects that a backup can give back: address and size, in order.
+    """Return address and size of the objects that a backup can restore, ordered by address.
 
     Args:
-        copied: address and size of recorded copies; an address may stand there more than once.
-        listed: address and size of the copies that a listing shows. One that was cut short has not
-            the size of the object, so what was recorded counts first.
-        finished: whether recorded copies that the listing lacks count, too.
+        copied: address and size of recorded copies; an address may occur more than once.
+        listed: address and size of the copies in a listing. A truncated copy is smaller than its
+            object, so the recorded size takes precedence.
+        finished: True if recorded copies that the listing lacks count, too.
     """
     size, none = F.col("size"), F.lit(None).cast("bigint")
     rows = copied.select("address", size.alias("recorded"), none.alias("shown")).unionByName(
@@ -99,17 +99,17 @@ def held(copied: DataFrame, listed: DataFrame, *, finished: bool) -> DataFrame:
 
 @relation
 def with_recorded(needed: DataFrame, copied: DataFrame) -> DataFrame:
-    """Needed DF (address, why) and the size of the recorded copy, or null; in order."""
+    """Add the size of the recorded copy, or null, to Needed DF (address, why), ordered."""
     sizes = copied.groupBy("address").agg(F.max("size").alias("recorded"))
     return needed.select("address", "why").join(sizes, "address", "left").orderBy("address")
 
 
 @relation
 def each_once(found: DataFrame) -> DataFrame:
-    """The addresses of the trash in order, each once, with their size.
+    """Return the addresses of the trash, each once, with their size, ordered.
 
-    Of what is there with several sizes nobody knows which one is needed: its size is -1, which no
-    object of the store has.
+    If an address occurs with several sizes, nobody knows which size is needed. Its size is then -1,
+    which no object of the store has.
     """
     sizes = found.groupBy("address").agg(F.min("size").alias("least"), F.max("size").alias("most"))
     size = F.when(F.col("least") == F.col("most"), F.col("least")).otherwise(F.lit(-1))
@@ -121,19 +121,19 @@ def each_once(found: DataFrame) -> DataFrame:
 
 @relation
 def chosen(marked: DataFrame, addresses: DataFrame) -> DataFrame:
-    """Marked DF where the address is among some, in order."""
+    """Return the rows of Marked DF with given addresses, ordered by address."""
     return marked.join(addresses.select("address"), "address", "left_semi").orderBy("address")
 
 
 @relation
 def lost_objects(chosen: DataFrame, swept: DataFrame, copies: DataFrame) -> DataFrame:
-    """Chosen objects with all that helps to bring them back, in order.
+    """Return chosen objects with the data needed to restore them, ordered by address.
 
     Args:
         chosen: address, size and etag.
-        swept: address and version of what was deleted, each once.
-        copies: address, etag and copy_etag of what a backup holds, each once; a copy of another
-            object than was marked does not count.
+        swept: address and version of deleted objects, each address once.
+        copies: address, etag and copy_etag of the copies in a backup, each address once; the copy
+            of another object than the marked one does not count.
 
     Returns:
         address, size, etag, version and copy_etag; the last two may be null.
@@ -146,10 +146,10 @@ def lost_objects(chosen: DataFrame, swept: DataFrame, copies: DataFrame) -> Data
 
 @relation
 def restored(ledger: DataFrame) -> DataFrame:
-    """The outcome that counts of each address, in order.
+    """Return the decisive outcome of each address, ordered by address.
 
-    That it was restored counts, since for a later try the object is there already. What did not
-    end well, as where another object is there, is tried again, so the last counts.
+    ``restored`` takes precedence, since a later try finds the object already there. Other outcomes,
+    for example if another object is there, are tried again, so the newest of them counts.
     """
     rank = F.when(F.col("outcome") == "restored", F.lit(0)).otherwise(
         F.when(_same(), F.lit(1)).otherwise(F.lit(2))
@@ -158,27 +158,27 @@ def restored(ledger: DataFrame) -> DataFrame:
 
 
 def _same() -> Column:
-    """A column that is true where the object at the key is the one that was marked."""
+    """Return a column that is true if the object at the key is the marked one."""
     return (F.col("outcome") == "already_there") & F.col("detail").isNull()
 
 
 @relation
 def settled(outcomes: DataFrame) -> DataFrame:
-    """Outcomes of objects that are not asked for again, in order.
+    """Return the final outcomes, ordered by address.
 
-    Of all others a new try may do better: another object may have been moved away.
+    A new try may improve all other outcomes: another object may have been moved away.
     """
     return outcomes.where((F.col("outcome") == "restored") | _same()).orderBy("address")
 
 
 @relation
 def totals(outcomes: DataFrame, another: str, archived: str) -> DataFrame:
-    """Objects and bytes by outcome, source, and whether another object is there, or an archived.
+    """Return objects and bytes by outcome, source, and the note "another object" or "archived".
 
     Args:
-        outcomes: the one that counts of each address.
-        another: how the detail begins where another object is at the key.
-        archived: how it begins where it is the right one, and cannot be read.
+        outcomes: the decisive outcome of each address.
+        another: prefix of the detail if another object is at the key.
+        archived: prefix of the detail if the object is the right one, but cannot be read.
     """
     detail = F.coalesce(F.col("detail"), F.lit(""))
     noted = detail.startswith(another) | detail.startswith(archived)
@@ -188,31 +188,31 @@ def totals(outcomes: DataFrame, another: str, archived: str) -> DataFrame:
 
 @relation
 def examples(outcomes: DataFrame, outcome: str, begin: str, most: int) -> DataFrame:
-    """The first rows of one outcome.
+    """Return the first rows of one outcome.
 
     Args:
-        outcomes: the one that counts of each address.
-        outcome: of the rows.
-        begin: how their detail begins; empty for any, also for null.
-        most: rows.
+        outcomes: the decisive outcome of each address.
+        outcome: the outcome of the rows.
+        begin: prefix of their detail; empty for any detail, and for null.
+        most: number of rows.
     """
-    some = outcomes.where(F.col("outcome") == outcome)
-    some = some.where(F.coalesce(F.col("detail"), F.lit("")).startswith(begin))
-    return some.orderBy("address").limit(most)
+    matches = outcomes.where(F.col("outcome") == outcome)
+    matches = matches.where(F.coalesce(F.col("detail"), F.lit("")).startswith(begin))
+    return matches.orderBy("address").limit(most)
 
 
 @relation
 def smallest_held(
     candidates: DataFrame, chosen: DataFrame, most_bytes: int, most: int
 ) -> DataFrame:
-    """The smallest of the chosen objects that a commit holds: address, size and commit_id.
+    """Return the smallest chosen objects that a commit holds: address, size and commit_id.
 
     Args:
-        candidates: address, size and commit_id of what the mark names.
-        chosen: their addresses.
-        most_bytes: larger ones are left out.
-        most: rows.
+        candidates: address, size and commit_id of the objects that the mark names.
+        chosen: addresses of the chosen objects.
+        most_bytes: larger objects are omitted.
+        most: number of rows.
     """
     held = candidates.where(F.col("commit_id").isNotNull() & (F.col("size") <= most_bytes))
-    some = held.join(chosen.select("address"), "address", "left_semi")
-    return some.select("address", "size", "commit_id").orderBy("size", "address").limit(most)
+    matches = held.join(chosen.select("address"), "address", "left_semi")
+    return matches.select("address", "size", "commit_id").orderBy("size", "address").limit(most)

@@ -1,8 +1,8 @@
-"""The records of a restore: what was asked for, and what became of each object.
+"""The records of a restore: the request, and the outcome of each object.
 
-Below ``restored_set/<restore id>/``: ``begin.json``, written first; ``ledger/``, a file for each
+Below ``restored_set/<restore id>/``: ``begin.json``, written first; ``ledger/``, one file for each
 batch, written before the next batch begins; and the manifest, last. A restore without a manifest
-was killed, or could not do all, and goes on under its id when the same is asked for again.
+was killed or is incomplete. It continues under its id when the same request is made again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _THREADS: Final = 16
 
 @dataclass(frozen=True)
 class RestoreRequest(JsonRecord, damaged="a restore begins anew"):
-    """A restore that was begun: what was asked for, as JSON values, and when, by the store's clock.
+    """The request of a restore, as JSON values, and the time of its begin by the store's clock.
 
     ``objects`` is the ``KeyDigest`` of their addresses, as text.
     """
@@ -50,21 +50,21 @@ class RestoreRequest(JsonRecord, damaged="a restore begins anew"):
 
 
 def folder(restore_id: str) -> str:
-    """Folder of a restore below the attempt, without a slash at its end."""
+    """Return the folder of a restore below the attempt, without a slash at its end."""
     return f"{ASSET}/{restore_id}"
 
 
 def restores(attempt: AttemptArtifacts) -> list[str]:
-    """Ids of the restores of a run, finished or not, in the order in which they began."""
+    """Return the ids of the restores of a run, finished or not, ordered by their begin."""
     prefixes = attempt.store().list_prefixes(f"{ASSET}/").prefixes
     return sorted(prefix.removeprefix(f"{ASSET}/").rstrip("/") for prefix in prefixes)
 
 
 def begin(attempt: AttemptArtifacts, begun: RestoreRequest, name: str, patience: timedelta) -> str:
-    """The id of a restore: that of one that did not finish and is about the same, else a new one.
+    """Return the id of an unfinished restore with the same request, else a new id.
 
-    ``name``: end of a new id. One that began longer ago than ``patience`` is not continued: its pin
-    may be about to end.
+    ``name``: end of a new id. A restore that began longer ago than ``patience`` is not continued,
+    since its pin may end soon.
     """
     store = attempt.store()
     for restore_id in reversed(restores(attempt)):
@@ -89,9 +89,9 @@ def record(
     sizes: Sequence[int],
     found: Sequence[RestoreOutcome],
 ) -> None:
-    """Make outcomes of a batch durable: they are all in the ledger when this returns, or none is.
+    """Write the outcomes of a batch to the ledger in one atomic step.
 
-    ``ledger``: folder below the attempt, with a slash at its end. No other batch has this name.
+    ``ledger``: folder below the attempt, with a slash at its end. ``name``: no other batch has it.
     """
     now = datetime.now(timezone.utc)
     rows = [
@@ -102,17 +102,17 @@ def record(
 
 
 def ledger(restore_id: str) -> str:
-    """Folder of the ledger of a restore below the attempt, with a slash at its end."""
+    """Return the folder of a restore's ledger below the attempt, with a slash at its end."""
     return f"{folder(restore_id)}/ledger/"
 
 
 def recorded(attempt: AttemptArtifacts, restore_id: str) -> pa.Table:
-    """All records of a restore (``RESTORED``), where an address may stand more than once.
+    """Return all records of a restore (``RESTORED``); an address may occur more than once.
 
-    For people, who ask for it seldom: a restore has it as a dataset.
+    This table is for people, who ask for it seldom. A restore itself reads a dataset.
     """
     store, below = attempt.store(), ledger(restore_id)
     keys = sorted(key for key in attempt.files(folder(restore_id)) if key.startswith(below))
-    # What a damaged file said is asked for again.
+    # A damaged file counts as absent: a restore tries its objects again.
     tables = thread_map(lambda key: read_whole(store, key, RESTORED), keys, _THREADS)
     return pa.concat_tables([RESTORED.empty_table(), *tables])

@@ -1,7 +1,7 @@
-"""Brings deleted objects back, or foresees it: from what the store retains, else from a backup.
+"""Restores deleted objects from the store's own copies, else from a backup; or forecasts this.
 
-Nothing that is at a key is ever touched, whatever it is, also if it is written while this runs: the
-store itself is asked to write only where nothing is.
+An object at a key is never touched, whatever it is, even if it is written at the same time: every
+write is a conditional write, which fails if the key exists.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.values import ARCHIVED, Lost, ObjectInfo, UndeleteOutcome
 
-#: Where an object came back from.
+#: Source of a restored object: the store's own copies, or a backup.
 KEPT: Final = "store"
 BACKUP: Final = "backup"
-#: Where objects may come back from, in the order in which a restore names them.
+#: Sources of objects, in the order of a restore's report.
 SOURCES: Final = ("versions", "trash", "soft_delete", "backup")
-#: Objects that are looked up, or copied, at a time.
+#: Objects that are looked up, or copied, in parallel.
 THREADS: Final = 16
-#: Bytes that may be read in vain, sooner than it is asked whether something is at their key.
+#: Largest object in bytes that is copied without asking first if its key exists.
 _SMALL: Final = 1 << 16
-#: How it begins where something else is at a key than what was marked.
+#: Prefix of the detail if the key holds another object than the marked one.
 ANOTHER: Final = "another object is there"
 _BACK: Final = frozenset({"restored", "already_there"})
-#: What these mean of a copy in a backup.
+#: Error codes for failures to read a copy in a backup.
 _CODES: Final[dict[type[Exception], str]] = {
     ObjectNotFoundError: "CopyMissing",
     ChangedError: "CopyChanged",
@@ -49,13 +49,13 @@ Verdict = Literal["versions", "trash", "soft_delete", "backup", "lost", "not_kno
 
 @dataclass(frozen=True)
 class RestoreOutcome(UndeleteOutcome):
-    """The outcome of one object that was to come back, with a code of the store, or one of ours.
+    """The outcome of one object of a restore, with an error code of the store or of ours.
 
-    ``already_there`` has a detail only where another object is there (``ANOTHER``), or nobody can
-    tell, and ``restored`` only where it cannot be read yet (``ARCHIVED``).
+    ``already_there`` has a detail only if another object is there (``ANOTHER``), or if this is
+    unknown. ``restored`` has one only if the object cannot be read yet (``ARCHIVED``).
     """
 
-    #: ``KEPT`` or ``BACKUP`` where it was restored.
+    #: ``KEPT`` or ``BACKUP`` if it was restored.
     source: str | None = None
 
 
@@ -63,7 +63,7 @@ class RestoreOutcome(UndeleteOutcome):
 class BackupCopies:
     """Verified copies of objects."""
 
-    #: Of the copies, by key; what has none was not copied.
+    #: Etags of the copies by key; an object without a copy is absent.
     etags: Mapping[str, str]
     proof: CopyVerifier
 
@@ -71,9 +71,9 @@ class BackupCopies:
 def bring_back(
     store: ObjectStore, objects: Sequence[Lost], copies: BackupCopies | None = None
 ) -> list[RestoreOutcome]:
-    """Bring objects back where nothing is now. What goes wrong is an outcome, never an exception.
+    """Restore objects to empty keys. A failure is an outcome, never an exception.
 
-    Each key once. ``copies``: where the store retains nothing, or does not answer.
+    ``objects``: each key once. ``copies``: used if the store has no copy, or does not answer.
 
     Returns:
         Exactly one outcome for each object, in their order.
@@ -91,7 +91,7 @@ def bring_back(
     wanting = [at for at, one in enumerate(brought) if one.outcome in {"not_kept", "failed"}]
     settle(wanting, lambda at: _else_copied(store, objects[at], brought[at], copies))
     seen = {key: one for key, one in there.items() if isinstance(one, ObjectInfo)}
-    # What is there may be a copy that went wrong in an earlier try; or nothing, if the store lied.
+    # The object there may be a bad copy of an earlier try; or it is absent, and the answer false.
     odd = [
         at
         for at, (one, now) in enumerate(zip(objects, brought, strict=True))
@@ -104,10 +104,10 @@ def bring_back(
 def _without_copies(
     store: ObjectStore, objects: Sequence[Lost], brought: Sequence[RestoreOutcome]
 ) -> list[RestoreOutcome]:
-    """Bring back what the store was not asked for (``_given_back``), and has no good copy.
+    """Restore the objects without a good copy that the store was not asked for (``_given_back``).
 
-    A store that keeps nothing of what is deleted today may have kept what was deleted before, and
-    what is in an archive can be read some day.
+    A store that keeps no deleted objects today may have kept them earlier, and an archived object
+    can be read some day.
     """
     codes = set(_CODES.values())
     wanted = [one for one, now in zip(objects, brought, strict=True) if now.error_code in codes]
@@ -118,10 +118,10 @@ def _without_copies(
 def _given_back(
     store: ObjectStore, objects: Sequence[Lost], copies: BackupCopies | None
 ) -> Sequence[UndeleteOutcome]:
-    """Undelete; a store that retains nothing is asked only for objects without a copy.
+    """Undelete objects; ask a store without copies only for objects that no backup has.
 
-    To look for versions takes some servers longer than to copy. A copy is preferred to what an
-    archive keeps.
+    On some servers a search for versions takes longer than a copy. A copy in a backup is preferred
+    to an archived version.
     """
     if copies is None:
         return store.undelete_many(objects)
@@ -135,14 +135,14 @@ def _given_back(
 def _verified(
     one: Lost, answer: UndeleteOutcome, there: Mapping[str, ObjectInfo | str | None]
 ) -> RestoreOutcome:
-    """The outcome of an object, after a comparison of what the store gave back with the mark."""
+    """Return the outcome of an object, after comparing the undeleted object with the mark."""
     if answer.outcome not in _BACK:
         return RestoreOutcome(one.key, answer.outcome, answer.error_code, answer.detail)
     found = there.get(one.key)
     if isinstance(found, str):
         return RestoreOutcome(one.key, "failed", "NotVerified", found)
     if answer.outcome == "already_there":
-        # A list of versions may be older than the delete, and what is no object may be in the way.
+        # A list of versions may be older than the delete, or the key is no object (a folder).
         return _nothing_there(one) if found is None else RestoreOutcome(one.key, answer.outcome)
     if found is None or found.size != one.size:
         came = "is gone again" if found is None else f"came back with {found.size} bytes"
@@ -152,11 +152,11 @@ def _verified(
 
 
 def _looked(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, ObjectInfo | str | None]:
-    """The objects at some keys, None for none; or why that is unknown."""
+    """Return the objects at given keys, None for none; or the reason why that is unknown."""
     try:
         return look_up(store, keys)
     except (StorageError, ConfigurationError):
-        # One that cannot be looked at says nothing of the others.
+        # The look-up of one object may fail while all others can be read.
         found = thread_map(partial(_asked_or_why, store), keys, THREADS)
         return dict(zip(keys, found, strict=True))
 
@@ -169,7 +169,7 @@ def _asked_or_why(store: ObjectStore, key: str) -> ObjectInfo | str | None:
 
 
 def _differs(one: Lost, found: ObjectInfo | None) -> bool:
-    """True if the object at a key may be another one, or is unknown."""
+    """Return True if the object at a key may be another one, or is unknown."""
     return found is None or (found.size, found.etag) != (one.size, one.etag)
 
 
@@ -181,7 +181,7 @@ def _nothing_there(one: Lost) -> RestoreOutcome:
 def _compared(
     store: ObjectStore, one: Lost, found: ObjectInfo | None, copies: BackupCopies | None
 ) -> RestoreOutcome:
-    """The outcome of an object that is said to be there: with why it is not what was marked."""
+    """Return the outcome of an object reported as there, with its difference from the mark."""
     try:
         found = found or look_up(store, [one.key])[one.key]
         if found is None:
@@ -195,7 +195,7 @@ def _compared(
 def _difference(
     store: ObjectStore, one: Lost, found: ObjectInfo, copies: BackupCopies | None
 ) -> str | None:
-    """Why what is at a key is not what was marked; None where nothing shows that it is not."""
+    """Return why the object at a key is not the marked one; None if no difference is known."""
     if found.size != one.size:
         return f"{ANOTHER}: it has {found.size} bytes, and {one.size} were marked"
     here, known = store.checksums(one.key), _known(one, copies)
@@ -206,7 +206,7 @@ def _difference(
 
 
 def _known(one: Lost, copies: BackupCopies | None) -> Mapping[str, str]:
-    """Checksums of an object that was marked, as far as anybody names them."""
+    """Return the known checksums of a marked object."""
     known = {"md5": one.etag} if MD5.fullmatch(one.etag) else {}
     if copies is not None and one.key in copies.etags:
         with suppress(ObjectNotFoundError):
@@ -217,10 +217,10 @@ def _known(one: Lost, copies: BackupCopies | None) -> Mapping[str, str]:
 def _else_copied(
     store: ObjectStore, one: Lost, answer: RestoreOutcome, copies: BackupCopies | None
 ) -> RestoreOutcome:
-    """An object that the store did not give back: there after all, or copied from a backup."""
+    """Restore an object from a backup, unless the store did, or the key exists after all."""
     try:
-        # Whether something is there the store says when it is put, too; a small one is read in vain
-        # for less than it takes to ask.
+        # A conditional write also tells if the key exists. For a small object it costs less to read
+        # the copy in vain than to ask first.
         small = answer.outcome == "not_kept" and one.size <= _SMALL
         copied = copies is not None and one.key in copies.etags
         if not (small and copied) and store.exists(one.key):
@@ -241,7 +241,7 @@ def _else_copied(
 
 
 def _copy(store: ObjectStore, one: Lost, copies: BackupCopies) -> None:
-    """Copy an object from a backup, by the etag that was recorded or one that is proven."""
+    """Copy an object from a backup, by the recorded etag or by an etag that is proven."""
     copied = partial(
         copy_object, copies.proof.store, one.key, store, one.key, size=one.size, if_absent=True
     )
@@ -259,7 +259,7 @@ def _copy(store: ObjectStore, one: Lost, copies: BackupCopies) -> None:
 
 
 def _left(store: ObjectStore, one: Lost) -> str:
-    """A sentence on what a failed copy may have left at the key: it is never removed here."""
+    """Return a hint at the object a failed copy may have left; a restore never removes it."""
     try:
         there = store.exists(one.key)
     except (StorageError, ConfigurationError):
@@ -269,7 +269,7 @@ def _left(store: ObjectStore, one: Lost) -> str:
 
 
 class Forecast(NamedTuple):
-    """The expected outcome for one object that is gone, and why it would not be as it was."""
+    """The expected outcome for a missing object, and the reason why it may differ."""
 
     one: Lost
     verdict: Verdict
@@ -279,13 +279,13 @@ class Forecast(NamedTuple):
 def forecast(
     store: ObjectStore, gone: Sequence[Lost], copies: BackupCopies | None
 ) -> list[Forecast]:
-    """Foresee the outcomes for objects that are gone, by the requests that a restore would make.
+    """Forecast the outcomes of missing objects, by the same read requests as a restore.
 
     Returns:
-        One for each of them, in their order.
+        One forecast for each object, in their order.
     """
     kind = store.recovery().kind
-    # Some may be left after versioning ended.
+    # Versions may remain after versioning was disabled.
     source: Verdict = kind if kind in {"trash", "soft_delete"} else "versions"
     answers = store.kept_many(gone) if gone else []
     ends = []
@@ -304,7 +304,7 @@ def forecast(
 
 
 def _else_in_backup(ends: Sequence[Forecast], copies: BackupCopies) -> list[Forecast]:
-    """Foresee the outcomes for objects that nobody could read from the store, by their backup."""
+    """Forecast, by their backup, the outcomes of objects that the store cannot give back."""
     asked = [
         e.one.key
         for e in ends
@@ -321,7 +321,7 @@ def _else_in_backup(ends: Sequence[Forecast], copies: BackupCopies) -> list[Fore
 
 
 def _by_copy(end: Forecast, copy: ObjectInfo | None, copies: BackupCopies) -> Forecast:
-    """Foresee the outcome for an object, by its copy in a backup."""
+    """Forecast the outcome of an object by its copy in a backup."""
     one = end.one
     if copy is None:
         return end._replace(why="its copy in the backup is gone")

@@ -1,4 +1,4 @@
-"""The datasets of one try to sweep, back up, restore or prune: rows in files of no manifest."""
+"""The temporary datasets of one sweep, backup, restore or prune: files without a manifest."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from lakegc_assets.run.scratch import Folder, remove
 
 R = TypeVar("R")
 
-#: What a relation finds lacking: a number, and the first address.
+#: The number of lacking objects, and the first address.
 LACKING: Final = pa.schema([("objects", pa.int64()), ("first", pa.string())])
-#: Objects that a task lists, or looks up, at least.
+#: Least number of objects that a task lists or looks up.
 OBJECTS_PER_TASK: Final = 1000
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """A folder of an attempt, with a slash at its end; no other try has it.
+    """A folder of an attempt, with a slash at its end, which no other try uses.
 
-    Used within ``with`` it is a temporary one, which is emptied at the end.
+    Within ``with`` it is a temporary folder, which is emptied at the end.
     """
 
     ctx: RunContext
@@ -44,25 +44,25 @@ class Workspace:
         return self.ctx.connections
 
     def below(self, name: str) -> Folder:
-        """The folder of a name in this one, for tasks."""
+        """Return a named folder within this folder, for tasks."""
         return Folder(self.connections, self.attempt.url, f"{self.folder}{name}/")
 
     def frames(self) -> Session:
-        """The data frames of the run, to be used within ``with``."""
+        """Return the data frame session of the run, to be used within ``with``."""
         return self.ctx.frames()
 
     def dataset(self, parts: Iterable[Part], schema: pa.Schema) -> Dataset:
-        """Files of the attempt, as relations take them."""
+        """Return files of the attempt as a dataset, the input of relations."""
         return Dataset(self.attempt.url, list(parts), schema)
 
     def tables(self, rows: Dataset) -> Iterator[pa.Table]:
-        """The rows of a dataset of the attempt, a file at a time."""
+        """Yield the rows of a dataset of the attempt, file by file."""
         return read_parts(self.connections.open(rows.url), rows.parts, rows.schema.names)
 
     def gather(
         self, name: str, url: str, prefix: str, schema: pa.Schema, *, skip_damaged: bool = True
     ) -> Dataset:
-        """Copy what tasks have recorded below a prefix of the store at ``url``, batch by batch.
+        """Copy the records of tasks below a prefix of the store at ``url``, batch by batch.
 
         A damaged file counts as absent, or raises IntegrityError; see ``RecordFiles``.
         """
@@ -71,13 +71,13 @@ class Workspace:
         return self.dataset(parts, schema)
 
     def write_tables(self, name: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> Dataset:
-        """Write rows to files below a name in the folder."""
+        """Write rows to files in a named folder within this folder."""
         return self.dataset(self.below(name).write(schema, tables), schema)
 
     def write(
         self, frames: Session, frame: DataFrame, name: str, schema: pa.Schema, what: str
     ) -> Dataset:
-        """Compute a frame, and write its rows to files below a name in the folder."""
+        """Compute a frame, and write its rows to files in a named folder within this folder."""
         folder = f"{self.folder}{name}/"
         return self.dataset(frames.write(frame, self.attempt.url, folder, schema, what), schema)
 
@@ -89,7 +89,7 @@ class Workspace:
         relation: Callable[..., DataFrame],
         *datasets: Dataset,
     ) -> Dataset:
-        """Write the rows that a relation gives of some datasets, as ``write`` does."""
+        """Apply a relation to datasets, and write its rows as ``write`` does."""
         with self.frames() as frames:
             return self.write(frames, relation(*map(frames.read, datasets)), name, schema, what)
 
@@ -107,9 +107,9 @@ class Workspace:
         return self.ctx.tasks.run_or_call(what, task, pieces, rows.rows * row_s, threads)
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the workspace."""
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Delete all files of the folder; a warning says where that fails."""
+        """Delete all files of the folder; a failure is logged as a warning with its place."""
         remove(self.attempt.store(), self.folder)

@@ -1,1 +1,1 @@
-"""Restores: choose what a mark names, bring it back, pin it, and read a sample through lakeFS."""
+"""Restores: select marked objects, restore and pin them, and read a sample through lakeFS."""

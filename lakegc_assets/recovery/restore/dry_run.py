@@ -1,7 +1,7 @@
-"""Foresees what a restore would bring back, from where, and what is lost; nothing is changed.
+"""Forecasts which objects a restore would bring back, from which source; changes nothing.
 
-The embedded engine works on copies of some artifacts, in a folder of this machine, so that it only
-reads. On Spark what is found on the way must lie where all executors reach it: in the artifacts.
+The embedded engine works on copies of artifacts in a local folder, so that it only reads. On Spark
+all executors must reach the intermediate results, so these are in the artifacts.
 """
 
 from __future__ import annotations
@@ -38,41 +38,41 @@ from lakegc_assets.sweep.ledger import ASSET
 from lakegc_assets.sweep.lost_objects import LOST, foresee
 from lakegc_assets.wording import counted
 
-#: Of what is lost so many are named.
+#: Number of lost objects that are named.
 _NAMED: Final = 100
-#: The end of what is not gone.
+#: Outcome of an object that is not missing.
 _THERE: Final = "already_there"
 _NONE: Final = {"objects": 0, "bytes": 0}
-#: Objects of one task, and work for one, in seconds of one core.
+#: Objects of one task; seconds of one core for one object; threads of the task pool.
 OBJECTS_PER_TASK: Final = 100_000
 _LOOK_S: Final = 1e-4
 _THREADS: Final = 4
-#: Files that are copied at a time.
+#: Files that are copied in parallel.
 _COPIED: Final = 8
 
 
 def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
-    """Foresee what a restore would do, as JSON values; it changes nothing, and needs no lease.
+    """Forecast a restore, as JSON values; changes nothing, and needs no lease.
 
     Raises:
         RefusedError: a restore would be refused.
-        StorageError: the store does not say what is there; or, on Spark, nothing can be written to
+        StorageError: the store did not answer; or, on Spark, nothing can be written to
             the artifacts.
     """
     ctx = ctx.connect()
     attempt, chain = published(ctx)
     with _workspace(ctx, attempt, chain) as space:
         found = find_objects(space, chain, choice)
-        ends = _foreseen(space, found)
-        total = totals(space, ends)
+        forecasts = _foreseen(space, found)
+        total = totals(space, forecasts)
         some = {
             name: [
                 {"address": row["address"], "why": row["detail"]}
-                for row in examples(space, ends, name, most=_NAMED)
+                for row in examples(space, forecasts, name, most=_NAMED)
             ]
             for name in ("lost", "not_known")
         }
-        unreadable = _unreadable(space, total, ends)
+        unreadable = _unreadable(space, total, forecasts)
     by_end = added(total, "outcome")
     back = {source: by_end.get(source, _NONE) for source in SOURCES}
     return {
@@ -91,12 +91,14 @@ def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
     }
 
 
-def _unreadable(space: Workspace, total: Sequence[Mapping[str, Any]], ends: Dataset) -> list[str]:
-    """A sentence on what would come back from an archive, where nothing reads it."""
+def _unreadable(
+    space: Workspace, total: Sequence[Mapping[str, Any]], forecasts: Dataset
+) -> list[str]:
+    """Return a warning about objects that would come back archived, and so unreadable."""
     noted = [one for one in total if one["noted"] and one["outcome"] in SOURCES]
     if not noted:
         return []
-    first = examples(space, ends, noted[0]["outcome"], ARCHIVED, most=1)[0]
+    first = examples(space, forecasts, noted[0]["outcome"], ARCHIVED, most=1)[0]
     objects = counted(sum(one["objects"] for one in noted), "object")
     what = f"{objects} would come back and could not be read then"
     return [f"{what}, for example {first['address']!r}: {first['detail']}"]
@@ -106,7 +108,7 @@ def _unreadable(space: Workspace, total: Sequence[Mapping[str, Any]], ends: Data
 def _workspace(
     ctx: RunContext, attempt: AttemptArtifacts, chain: Mapping[str, Manifest]
 ) -> Iterator[Workspace]:
-    """A place for what is found on the way, which is removed at the end."""
+    """Yield a workspace for intermediate results, which is removed at the end."""
     folder = f"restore/{secrets.token_hex(8)}/"
     if ctx.engine.kind == "embedded":
         spill = SpillFolder()
@@ -126,7 +128,7 @@ def _workspace(
 def _copy_artifacts(
     attempt: AttemptArtifacts, here: AttemptArtifacts, chain: Mapping[str, Manifest]
 ) -> None:
-    """Copy what a restore reads of the artifacts: what is marked, and what a sweep has recorded."""
+    """Copy the artifacts that a restore reads: the marked objects, and the sweep's ledger."""
     store, target = attempt.store(), here.store()
 
     def copy_part(part: Part) -> None:
@@ -142,7 +144,7 @@ def _copy_artifacts(
 
 
 def _require_writable(space: Workspace) -> None:
-    """Refuse early what would be refused on the way.
+    """Fail before the first computation if its results cannot be written.
 
     Raises StorageError: nothing can be written to the artifacts.
     """
@@ -157,7 +159,7 @@ def _require_writable(space: Workspace) -> None:
 
 
 def _foreseen(space: Workspace, found: LostObjects) -> Dataset:
-    """The expected end of each object, as a restore records its own (``RESTORED``), by tasks."""
+    """Forecast the outcome of each object in tasks, in the form of a restore (``RESTORED``)."""
     backup_url = None if found.backup is None else found.backup.store.url
     task = partial(_foresee, space.below("foreseen"), backup_url, found.elsewhere)
     pieces, seconds = stretches(found.objects.parts, OBJECTS_PER_TASK), found.objects.rows * _LOOK_S
@@ -169,16 +171,16 @@ def _foreseen(space: Workspace, found: LostObjects) -> Dataset:
 def _foresee(
     folder: Folder, backup_url: str | None, elsewhere: str, piece: Sequence[Stretch]
 ) -> list[Part]:
-    """The expected ends of the objects of one piece (``LOST``): ``_THERE``, or the verdict.
+    """Forecast the outcomes of one piece of objects (``LOST``): ``_THERE``, or the verdict.
 
-    Nothing is known to be lost where a backup was not asked: ``elsewhere`` says so.
+    If a backup could not be asked, as ``elsewhere`` tells, no object is known to be lost.
     """
     connections, now = folder.connections, datetime.now(timezone.utc)
     store = connections.store()
     proof = None if backup_url is None else CopyVerifier(connections.open(backup_url))
     rows = read_stretches(folder.store(), piece, LOST.names)
 
-    def ends() -> Iterator[pa.Table]:
+    def forecasts() -> Iterator[pa.Table]:
         for at in range(0, rows.num_rows, BATCH):
             batch = rows.slice(at, BATCH)
             addresses, sizes = batch["address"].to_pylist(), batch["size"].to_pylist()
@@ -191,4 +193,4 @@ def _foresee(
                 found.append((key, size, end[0], None, None, end[1], now))
             yield table_of(found, RESTORED)
 
-    return folder.write(RESTORED, ends())
+    return folder.write(RESTORED, forecasts())

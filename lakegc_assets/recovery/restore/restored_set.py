@@ -1,9 +1,9 @@
-"""Takes a sweep back, as a whole or in part: the asset ``restored_set``.
+"""Reverts a sweep, in whole or in part: the asset ``restored_set``.
 
-It holds the repository's lease, and works while a hold is there, which asks for it. All that is
-chosen is pinned before the first object comes back. It relies on nothing that a sweep recorded but
-to find things sooner: every chosen object is asked for, and what is there is left alone. So one
-that was killed at any point is run again, and goes on.
+A restore holds the lease of the repository. It also runs during a hold, which asks for restores.
+All chosen objects are pinned before the first one comes back. The records of a sweep only make it
+faster: a restore asks the store for every chosen object, and leaves existing objects unchanged. So
+a restore that was killed at any point is run again, and continues.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from lakegc_assets.sweep.lease import Lease, leased
 from lakegc_assets.sweep.lost_objects import LOST
 from lakegc_assets.wording import counted
 
-#: Work of looking whether an object is there, in seconds of one core.
+#: Seconds of one core to look up an object.
 _LOOK_S: Final = 1e-5
-#: Tasks that run in this process at a time.
+#: Tasks that run in this process in parallel.
 _THREADS: Final = 4
-#: How long after it was begun a restore is gone on with, at most.
+#: Longest time since its begin after which a restore is continued.
 PATIENCE: Final = timedelta(days=1)
 _NONE: Final = timedelta(-1)
 _SHOWN: Final = 3
-#: Objects that one task stats, and that one pin names.
+#: Objects that one task looks up, and that one pin names.
 OBJECTS_PER_TASK: Final = 100_000
 OBJECTS_PER_PIN: Final = 1_000_000
 _TOTALS: Final = pa.schema(
@@ -69,29 +69,29 @@ _TOTALS: Final = pa.schema(
 
 
 def restore(ctx: RunContext, choice: Choice) -> Manifest:
-    """Bring back what a mark names and is gone, and write the ``restored_set`` asset.
+    """Restore the missing objects of a mark, and write the ``restored_set`` asset.
 
     Raises:
-        RefusedError: the mark is unknown or was never published, it names nothing of what is asked
-            for, the repository is at another namespace now, or somebody else holds its lease.
-        IntegrityError: the mark is not what its manifests say.
-        StorageError: something could not be brought back; what was is in the ledger, and pinned.
+        RefusedError: the mark is unknown or was never published, it names none of the chosen
+            objects, the repository is at another namespace now, or another process has the lease.
+        IntegrityError: the mark differs from its manifests.
+        StorageError: some objects could not be restored; all others are in the ledger, and pinned.
     """
     ctx = ctx.connect()
-    # Before the lease is waited for.
+    # Refuse before waiting for the lease.
     published(ctx)
     with leased(ctx, ctx.connections.store(), doing="restore", run=ctx.run) as lease:
         return _restore(ctx, choice, lease)
 
 
 def published(ctx: RunContext) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:
-    """The published mark of a run, of the namespace at which the repository is now.
+    """Return the published mark of a run, for the namespace of the repository now.
 
-    Its summary in the namespace is not asked for: whoever removed it, the objects can come back.
+    Its summary in the namespace is not needed: whoever removed it, the objects can come back.
 
     Raises:
         RefusedError: it is unknown, did not finish, or is of another namespace.
-        IntegrityError: it is not what its manifests say.
+        IntegrityError: it differs from its manifests.
     """
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     if not attempt.has("gc_report"):
@@ -112,7 +112,7 @@ def published(ctx: RunContext) -> tuple[AttemptArtifacts, Mapping[str, Manifest]
 def _restore(ctx: RunContext, choice: Choice, lease: Lease) -> Manifest:
     started = ctx.clocks.now()
     attempt, chain = published(ctx)
-    # Credentials may have been renewed while the lease was waited for.
+    # Credentials may have been renewed during the wait for the lease.
     ctx = ctx.at(ctx.lakefs.connect(), ctx.connections)
     store = ctx.connections.store()
     space = Workspace(ctx, attempt, f"restore/{lease.sweep}/")
@@ -154,12 +154,12 @@ def _restore(ctx: RunContext, choice: Choice, lease: Lease) -> Manifest:
 
 
 def _outcomes(space: Workspace, restore_id: str, to: str | None = None) -> Dataset:
-    """One outcome for each recorded object (``RESTORED``), in the order of the addresses.
+    """Return one outcome for each recorded object (``RESTORED``), ordered by address.
 
-    ``to``: folder for the files, below the attempt; None for one of this try.
+    ``to``: folder for the files, below the attempt; None for a folder of this try.
     """
     url = space.attempt.url
-    # What a damaged file said is asked for again.
+    # A damaged file counts as absent: its objects are tried again.
     recorded = space.gather("ledger", url, record.ledger(restore_id), RESTORED)
     if not recorded.rows:
         return recorded
@@ -171,14 +171,14 @@ def _outcomes(space: Workspace, restore_id: str, to: str | None = None) -> Datas
 
 
 def _settled(space: Workspace, outcomes: Dataset) -> Dataset:
-    """Outcomes of an earlier try of this restore that are final."""
+    """Return the final outcomes of an earlier try of this restore."""
     if not outcomes.rows:
         return outcomes
     return space.derive("settled", RESTORED, "find what is done", relations.settled, outcomes)
 
 
 def _undone(space: Workspace, settled: Dataset) -> bool:
-    """True if something that an earlier try brought back is gone again, whoever deleted it."""
+    """Return True if an object that an earlier try restored is missing again."""
     pieces = stretches(settled.parts, OBJECTS_PER_TASK)
     task = partial(any_absent, space.connections, space.attempt.url)
     what, seconds = "look whether it is there still", settled.rows * _LOOK_S
@@ -188,7 +188,7 @@ def _undone(space: Workspace, settled: Dataset) -> bool:
 def pin_chosen(
     space: Workspace, restore_id: str, chosen: Dataset, until: datetime
 ) -> datetime | None:
-    """Pin all that is chosen, by several pins where it is much; None where pins are of no time."""
+    """Pin the chosen objects, many of them by several pins; None if pins have no lifetime."""
     ctx = space.ctx
     if not ctx.settings.pin_lifetime:
         return None
@@ -213,7 +213,7 @@ def _pin_some(
 def _bring_back(
     space: Workspace, restore_id: str, found: LostObjects, lease: Lease
 ) -> Sequence[str]:
-    """Bring back what no earlier try has; returns why tasks ended early."""
+    """Restore the objects that no earlier try did; return the reasons why tasks ended early."""
     ctx, done = space.ctx, _settled(space, _outcomes(space, restore_id))
     left, what = found.objects, "find what is left to restore"
     if done.rows:
@@ -237,11 +237,11 @@ def _bring_back(
 def require_all(
     space: Workspace, chosen: Dataset, outcomes: Dataset, early: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Refuse to end where something failed, or has no outcome; else the totals.
+    """Return the totals; refuse to end if an object failed, or has no outcome.
 
     Raises:
-        StorageError: so it is; what to do.
-        IntegrityError: the ledger has other objects than those that were asked for.
+        StorageError: an object failed or has no outcome; with advice.
+        IntegrityError: the ledger has objects that were not chosen.
     """
     with space.frames() as frames:
         asked = frames.read(chosen.select("address"))
@@ -267,19 +267,19 @@ def require_all(
 
 
 def _count(total: Sequence[Mapping[str, Any]], outcome: str | None = None) -> int:
-    """The objects of an outcome; of any where it is None."""
+    """Count the objects of an outcome; of all outcomes if it is None."""
     return sum(one["objects"] for one in total if outcome in {None, one["outcome"]})
 
 
 def totals(space: Workspace, outcomes: Dataset) -> list[dict[str, Any]]:
-    """Objects and bytes of outcomes (``RESTORED``, one for each object), as ``_TOTALS``."""
+    """Add up objects and bytes of outcomes (``RESTORED``, one for each object), as ``_TOTALS``."""
     with space.frames() as frames:
         summed = relations.totals(frames.read(outcomes), ANOTHER, ARCHIVED)
         return frames.collect_rows(summed, _TOTALS, "add it up")
 
 
 def added(total: Sequence[Mapping[str, Any]], column: str) -> dict[str, dict[str, int]]:
-    """Objects and bytes by the values of a column."""
+    """Add up objects and bytes by the values of a column."""
     added: dict[str, dict[str, int]] = {}
     for one in total:
         known = added.setdefault(one[column], {"objects": 0, "bytes": 0})
@@ -295,7 +295,7 @@ def _warnings(
     read: Sequence[Mapping[str, Any]],
     problems: Sequence[str],
 ) -> list[str]:
-    """Warnings for people about a restore that ended."""
+    """Return the warnings of a finished restore."""
     warnings = [*problems, *expiry_warnings(space.connections.store())]
     if lost := _count(total, "not_kept"):
         some = examples(space, outcomes, "not_kept")
@@ -333,7 +333,7 @@ def _warnings(
 def examples(
     space: Workspace, outcomes: Dataset, outcome: str, begin: str = "", most: int = _SHOWN
 ) -> list[dict[str, Any]]:
-    """The first rows (``RESTORED``) of one outcome, whose detail begins with some text."""
+    """Return the first rows (``RESTORED``) of one outcome with a given prefix of the detail."""
     with space.frames() as frames:
         some = relations.examples(frames.read(outcomes), outcome, begin, most)
         return frames.collect_rows(some, RESTORED, "name some")

@@ -1,4 +1,4 @@
-"""Reads some of what is restored through lakeFS, before and after: what was gone reads again."""
+"""Reads a sample of the chosen objects through lakeFS, before and after the restore."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 
-#: How many objects are read.
+#: Number of objects in a sample.
 MOST: Final = 20
 _HELD: Final = pa.schema(
     [("address", pa.string()), ("size", pa.int64()), ("commit_id", pa.string())]
@@ -30,9 +30,9 @@ _ADDRESSES: Final = pa.schema([("address", pa.string())])
 
 @dataclass(frozen=True)
 class Sample:
-    """An object that a commit of the mark names, and how lakeFS answered for it before.
+    """An object that a commit names, and the answer of lakeFS before the restore.
 
-    ``commit`` is the one that held it last, ``path`` where that has it.
+    ``commit`` is the last commit that held the object, ``path`` its path there.
     """
 
     READS: ClassVar[str] = "reads"
@@ -45,9 +45,9 @@ class Sample:
 
 
 def choose_sample(space: Workspace, marked: Manifest, chosen: Dataset) -> list[Sample]:
-    """The smallest of the chosen objects that a commit names, and how they read now.
+    """Return the smallest chosen objects that a commit names, with lakeFS's answer now.
 
-    An error here is logged only: it is no reason to restore nothing.
+    An error is only logged, since it must not prevent the restore.
 
     ``marked``: manifest of ``deletion_candidates``.
     """
@@ -70,7 +70,7 @@ def choose_sample(space: Workspace, marked: Manifest, chosen: Dataset) -> list[S
 def _places(
     ctx: RunContext, attempt: AttemptArtifacts, some: pa.Table
 ) -> Iterator[tuple[str, str, str]]:
-    """Address, commit and path of some objects."""
+    """Yield address, commit and path of given objects."""
     commits = dict(zip(some["address"].to_pylist(), some["commit_id"].to_pylist(), strict=True))
     expired = attempt.read("active_commits", "expired", ["commit_id", "metarange_id"])
     expired = expired.filter(
@@ -94,9 +94,9 @@ def _places(
 def read_sample(
     space: Workspace, sample: Sequence[Sample], outcomes: Dataset
 ) -> list[Mapping[str, Any]]:
-    """Read what was restored of a sample: address, commit, path, and answers before and after.
+    """Read the restored objects of a sample: address, commit, path, answers before and after.
 
-    ``outcomes``: of the restore (``RESTORED``), one for each object.
+    ``outcomes``: outcomes of the restore (``RESTORED``), one for each object.
     """
     if not sample:
         return []

@@ -1,4 +1,4 @@
-"""Selects the objects of a mark that are to be restored, with all that helps to bring them back."""
+"""Selects the marked objects to restore, with the data that a restore of them needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lakegc_assets.wording import counted
 _SHOWN: Final = 5
 _ADDRESSES: Final = pa.schema([("address", pa.string())])
 _VERSIONS: Final = pa.schema([SWEPT.field(name) for name in ("address", "version")])
-#: Addresses that are held before they are written.
+#: Addresses in memory before they are written.
 _BATCH: Final = 10_000
 
 
@@ -39,20 +39,20 @@ _BATCH: Final = 10_000
 class Choice:
     """The request: all of a mark, some addresses, or the objects that a ref shows."""
 
-    #: All that the mark names.
+    #: True for all marked objects.
     everything: bool = False
-    #: Relative to the namespace, or full.
+    #: Addresses relative to the namespace, or full.
     addresses: tuple[str, ...] = ()
-    #: Branch, tag or commit.
+    #: A branch, tag or commit.
     ref: str | None = None
     path: str | None = None
-    #: Of paths at the ref; without it and ``path`` all of them.
+    #: Prefix of paths at the ref; without prefix and ``path`` all paths.
     prefix: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself.
+        """Refuse a contradictory request.
 
-        Raises RefusedError: not exactly one thing is asked for.
+        Raises RefusedError: it asks for none or for several of the three kinds.
         """
         if sum((self.everything, bool(self.addresses), self.ref is not None)) != 1:
             raise RefusedError(
@@ -65,17 +65,17 @@ class Choice:
             raise RefusedError("give a path or a prefix, not both")
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the request as JSON values."""
         return asdict(self) | {"addresses": sorted(set(self.addresses))}
 
 
 def select(space: Workspace, marked: Dataset, choice: Choice) -> Dataset:
-    """The objects of a mark that are asked for, in the order of their addresses.
+    """Return the chosen objects of a mark, ordered by address.
 
-    ``marked``: in the order of the addresses, too.
+    ``marked``: ordered by address, too.
 
     Raises:
-        RefusedError: the mark names nothing of it, or not all of the addresses.
+        RefusedError: the mark names none of the objects, or not all of the addresses.
     """
     if choice.everything:
         return marked
@@ -85,7 +85,7 @@ def select(space: Workspace, marked: Dataset, choice: Choice) -> Dataset:
 
 
 def _among(space: Workspace, marked: Dataset, addresses: Iterable[str]) -> Dataset:
-    """The marked objects that have one of some addresses, which are written to files."""
+    """Return the marked objects with given addresses, which are written to files first."""
     waiting = iter(addresses)
     batches = iter(lambda: list(islice(waiting, _BATCH)), [])
     tables = (pa.table([some], schema=_ADDRESSES) for some in batches)
@@ -97,7 +97,7 @@ def _named(space: Workspace, marked: Dataset, addresses: Collection[str]) -> Dat
     namespace = space.connections.namespace()
     meanings = {address: set(_meanings(namespace, address)) for address in addresses}
     some = _among(space, marked, set().union(*meanings.values()))
-    # As few as were asked for.
+    # The rows are as few as the requested addresses.
     tables = space.tables(some.select("address"))
     found = {address for table in tables for address in table["address"].to_pylist()}
     unknown = sorted(address for address, of in meanings.items() if not of & found)
@@ -113,7 +113,7 @@ def _named(space: Workspace, marked: Dataset, addresses: Collection[str]) -> Dat
 
 
 def _shown(space: Workspace, marked: Dataset, choice: Choice) -> Dataset:
-    """The marked objects that lakeFS shows at a ref."""
+    """Return the marked objects that lakeFS shows at a ref."""
     count, namespace = 0, space.connections.namespace()
 
     def shown() -> Iterator[str]:
@@ -145,9 +145,9 @@ def _listed(client: LakeFSClient, repository: str, choice: Choice) -> Iterator[O
 
 
 def known_ref(client: LakeFSClient, repository: str, ref: str) -> str:
-    """A ref as lakeFS takes it: a branch, if there is one of this name.
+    """Return a ref in lakeFS's form, where a branch takes precedence over tags and commits.
 
-    Raises RefusedError: there is neither branch, tag nor commit.
+    Raises RefusedError: there is neither a branch, tag nor commit of this name.
     """
     try:
         if branch_ref(ref) != ref:
@@ -171,34 +171,34 @@ def _meanings(namespace: StorageNamespace, address: str) -> list[str]:
 
 @dataclass(frozen=True)
 class LostObjects:
-    """Objects that are to come back, whether they are gone or not."""
+    """The chosen objects of a restore, missing or not."""
 
     #: ``LISTING``.
     chosen: Dataset
     digest: KeyDigest
-    #: ``LOST``, in the order of the addresses.
+    #: ``LOST``, ordered by address.
     objects: Dataset
-    #: That has the copies; None where none can be used.
+    #: The backup with the copies; None if no backup is usable.
     backup: Backup | None
-    #: What is wrong with a backup, or with its place.
+    #: Messages about unusable or misplaced backups.
     problems: Sequence[str]
-    #: Which of these says that the backup of the sweep is at another place, which was not asked.
+    #: The message that the sweep's backup is at another place, which was not read; else empty.
     elsewhere: str
 
 
 def find_objects(space: Workspace, chain: Mapping[str, Manifest], choice: Choice) -> LostObjects:
-    """Find what is asked for, and from where it may come back.
+    """Find the chosen objects, and their possible sources.
 
     Raises:
-        RefusedError: the mark names nothing of what is asked for.
-        IntegrityError: the mark is not what its manifests say.
+        RefusedError: the mark names none of the objects.
+        IntegrityError: the mark differs from its manifests.
     """
     ctx, attempt = space.ctx, space.attempt
     candidates, folder = chain["deletion_candidates"], f"{space.folder}marked/"
     marked = marked_in_order(ctx, attempt, candidates, folder)
     chosen = select(space, marked, choice)
     backup, copies, problem = usable_copies(space, chain)
-    # One that was moved is as good where it is now.
+    # A backup that was moved is usable at its new place.
     elsewhere = "" if backup else other_backup(ctx, attempt)
     sources, what = (chosen, deleted_versions(space), copies), "find versions and copies"
     rows = space.derive("lost", LOST, what, relations.lost_objects, *sources)
@@ -208,13 +208,13 @@ def find_objects(space: Workspace, chain: Mapping[str, Manifest], choice: Choice
 
 
 def deleted_versions(space: Workspace) -> Dataset:
-    """Under which versions the store may have kept what a sweep deleted, each address once."""
+    """Return the versions under which a store may keep swept objects, each address once."""
     try:
         swept = space.gather("swept", space.attempt.url, FOLDER, SWEPT, skip_damaged=False)
         if swept.parts:
             what = "find what was deleted"
             return space.derive("versions", _VERSIONS, what, of_sweep.outcomes, swept)
     except (LakegcError, pa.ArrowException, ValueError, OSError):
-        # It only says under which versions the store may have kept them: they are searched for.
+        # The ledger only makes it faster: without it, the restore searches for the versions.
         pass
     return space.dataset((), _VERSIONS)

@@ -1,4 +1,4 @@
-"""Brings a portion of what was chosen back in a task, batch by batch, each recorded at once."""
+"""Restores a portion of the chosen objects in a task, and records each batch at once."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from lakegc_assets.sweep.lease import LeaseLostError
 from lakegc_assets.sweep.lease_record import lost, sweep_of
 from lakegc_assets.sweep.lost_objects import LOST, as_lost, copies_of
 
-#: Objects in a batch at most, and bytes of those that may be copied from a backup.
+#: Most objects in a batch, and most bytes that a batch may copy from a backup.
 BATCH: Final = 1000
 BATCH_BYTES: Final = 2**30
-#: Work on one core, in seconds: to bring an object back, to copy it, and a byte of it.
+#: Seconds of one core to restore an object; more for a copy, and for each byte of it.
 _ROW_S: Final = 0.0005
 _COPY_S: Final = 0.0005
 _BYTE_S: Final = 1e-8
@@ -39,14 +39,14 @@ class Orders:
 
     connections: Connections
     artifacts_url: str
-    #: Folder below the attempt, with a slash at its end.
+    #: Folder of the ledger below the attempt, with a slash at its end.
     ledger: str
     backup_url: str | None
     lease: str
 
 
 def any_absent(connections: Connections, url: str, piece: Sequence[Stretch]) -> bool:
-    """The task: find out whether the store lacks any of some objects of the attempt at ``url``."""
+    """The task: return True if the store lacks any of some objects of the attempt at ``url``."""
     store = connections.store()
     addresses = read_stretches(connections.open(url), piece, ["address"])["address"]
     return any(
@@ -62,15 +62,15 @@ def _costs(rows: pa.Table) -> npt.NDArray[np.float64]:
     return _ROW_S + copied * (_COPY_S + sizes * _BYTE_S)
 
 
-#: Of objects of ``LOST``.
+#: Cost of the objects of ``LOST``.
 COST: Final = Cost(["size", "copy_etag"], _costs)
 
 
 def restore_portion(orders: Orders, portion: Portion) -> str:
-    """The task: bring a portion back. Returns why it ended early; empty if it did not.
+    """The task: restore a portion. Returns why it ended early; empty if it did not.
 
     Raises:
-        LeaseLostError: somebody else may sweep or restore now.
+        LeaseLostError: another process may sweep or restore now.
         StorageError: a store did not answer, or outcomes could not be recorded.
     """
     number, stretch = portion
@@ -79,7 +79,7 @@ def restore_portion(orders: Orders, portion: Portion) -> str:
     backup = None if orders.backup_url is None else CopyVerifier(to.open(orders.backup_url))
     rows = read_stretches(artifacts, [stretch], LOST.names)
     failed = CircuitBreaker()
-    # What is copied takes long, so few bytes of it are in one batch.
+    # Copies take long, so a batch has few bytes of them.
     copied = pc.if_else(pc.is_valid(rows["copy_etag"]), rows["size"], 0).to_numpy()
     for at, batch in enumerate(batches(rows, copied, BATCH, BATCH_BYTES)):
         if interrupted():
@@ -90,10 +90,10 @@ def restore_portion(orders: Orders, portion: Portion) -> str:
                 "pinned: restore again"
             )
         found = bring_back(store, as_lost(batch), copies_of(batch, backup))
-        # A task that Spark runs twice finds what it did itself: neither record replaces the other.
+        # If Spark runs a task twice, neither record may replace the other: the names are random.
         name = f"{sweep_of(orders.lease)}-{number:05d}-{at:06d}-{secrets.token_hex(4)}"
         record(artifacts, orders.ledger, name, batch["size"].to_pylist(), found)
-        # A copy that is gone or another keeps none of the others from coming back.
+        # A missing or changed copy does not prevent the restore of other objects.
         if not all(map(_hopeless, found)):
             failed.end()
         elif failed.met(len(found)):
