@@ -1,13 +1,13 @@
 """Artifacts of runs, and the chain of manifests that proves them complete.
 
-``<root>/<repository>/<run>/<attempt>/<asset>/<part>/*.parquet`` holds an asset's rows, those of its
-part ``data`` first of all, and ``<asset>/manifest.json``, written last and atomically, says that it
-finished: schema version, rows, a digest of the keys, each file with its size and SHA-256, the
-settings, the cutoff, start and finish, and the digest of the manifest before it. No manifest means
-that the asset did not finish. What a manifest does not name is never read.
+``<root>/<repository>/<run>/<attempt>/<asset>/<part>/*.parquet`` holds the rows of an asset; its
+main part is ``data``. ``<asset>/manifest.json``, written last and atomically, proves that the asset
+finished. It has the schema version, rows, a digest of the keys, each file with its size and
+SHA-256, the settings, the cutoff, start and finish, and the digest of the previous manifest. An
+asset without a manifest did not finish. A file that no manifest names is never read.
 
-``<root>/<repository>/<run>/attempt.json`` names the present attempt, and those before it. A new
-listing starts a new attempt; once a mark is published it is frozen, and no attempt can follow it.
+``<root>/<repository>/<run>/attempt.json`` names the present attempt and the earlier ones. A new
+listing starts a new attempt. A published mark is frozen: no attempt can follow it.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.opening import open_store
 
-#: Raised with the form of artifacts: what has another one cannot be read, nor restored from.
+#: Version of the form of artifacts: other versions can neither be read nor restored from.
 SCHEMA_VERSION = 5
-#: Raised with what a mark spares, or counts as alive: marks of another version are not swept. What
-#: they have deleted is restored, and what they knew is handed on.
+#: Version of the rules for spared and live objects: a mark of another version is not swept. The
+#: objects that it deleted can be restored, and later marks use its knowledge.
 PROTECTION_VERSION = 2
-#: Fact of each manifest: the version that wrote it; there was none before the first.
+#: Fact of each manifest: the ``PROTECTION_VERSION`` of its writer; early manifests lack it.
 PROTECTION = "protection_version"
 
-#: The order of the graph, which is part of the safety argument: each manifest names the one before.
+#: The order of the graph, a part of the safety argument: each manifest names the one before it.
 MARK_ASSETS = (
     "store_listing",
     "uncommitted_snapshot",
@@ -62,20 +62,20 @@ MARK_ASSETS = (
     "gc_report",
 )
 
-#: Of repositories, looser than lakeFS, and of runs: nothing that Dagster would drop, or that would
-#: leave the artifact root.
+#: Names of repositories (looser than lakeFS) and ids of runs: Dagster drops none of them, and none
+#: of them leaves the artifact root.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-#: The beginning of a URL whose slashes are missing.
+#: The beginning of a URL without its slashes.
 _SLIP = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?!//)")
 
-#: Store DF: what the store holds.
+#: Store DF: the objects in the store.
 LISTING = schema(
     "address string not null",
     HASHES,
     "size bigint not null, last_modified timestamp not null, etag string not null",
-    # 0 of an etag that can be no checksum of the content.
+    # 0 for an etag that cannot be a checksum of the content.
     "etag_hash bigint not null",
-    # Whether it lies where lakeFS writes objects, now or in older versions.
+    # True if lakeFS, in this or an older version, writes objects to such a place.
     "in_place boolean not null",
 )
 UNCOMMITTED = schema("address string not null, created timestamp, resolved boolean not null")
@@ -103,53 +103,53 @@ def validate_run_id(run: str) -> str:
 
 @dataclass(frozen=True)
 class Manifest(JsonRecord, damaged="mark again"):
-    """The record of what an asset of an attempt wrote, with the digest of the manifest before it.
+    """The record of an asset's files in one attempt, with the digest of the previous manifest.
 
-    Attempt, namespace and cutoff are equal through a chain.
+    Attempt, namespace and cutoff are equal in all manifests of a chain.
     """
 
     asset: str
     repository: str
     run: str
     attempt: str
-    #: In its canonical form.
+    #: URL in canonical form.
     namespace: str
     cutoff: Moment
     started: Moment
     finished: Moment
     rows: int
-    #: ``KeyDigest`` of its keys, as text; empty where it has no keys.
+    #: ``KeyDigest`` of its keys, as text; empty for an asset without keys.
     digest: str
-    #: The files of each of its parts, by name; their keys are relative to the attempt.
+    #: The files of each part, by its name; their keys are relative to the attempt.
     parts: Mapping[str, Sequence[Part]]
-    #: SHA-256 of the manifest before this one, in hex; empty for the first.
+    #: SHA-256 of the previous manifest, in hex; empty for the first.
     previous: str
-    #: As ``Settings.to_json`` gives them.
+    #: Settings in the form of ``Settings.to_json``.
     settings: Mapping[str, Any]
-    #: What later stages and the report need to know, as JSON values.
+    #: Facts for later stages and the report, as JSON values.
     facts: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
     @property
     def start(self) -> datetime:
-        """Of a listing: when its run began, by the store's clock; ages are taken against it."""
+        """The begin of the run of a listing, by the store's clock, from which ages are counted."""
         return datetime.fromisoformat(str(self.facts["start"]))
 
     @property
     def skew(self) -> timedelta:
-        """By how much the clocks of two machines may differ, each being as wrong as it may be."""
-        # Manifests of earlier versions have no such setting.
+        """The largest difference between two machines' clocks, each off by the allowed skew."""
+        # Manifests of earlier versions lack this setting.
         return 2 * timedelta(seconds=self.settings.get("clock_skew_seconds", 0))
 
     @property
     def mode(self) -> Mode:
-        """The mode that it was made in; that of a mark is that of its listing."""
+        """The mode of the asset; the mode of a mark is the mode of its listing."""
         mode: Mode = self.settings.get("mode", "unified")
         return mode
 
     @property
     def protection(self) -> int:
-        """The ``PROTECTION_VERSION`` of the code that wrote it; 0 before there was one."""
+        """The ``PROTECTION_VERSION`` of its writer; 0 for a writer from before this version."""
         return int(self.facts.get(PROTECTION, 0))
 
     @classmethod
@@ -163,13 +163,13 @@ class Manifest(JsonRecord, damaged="mark again"):
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Self:
-        """As every record is read.
+        """Read a stored manifest.
 
         Raises:
-            IntegrityError: it is damaged, or written by another version.
+            IntegrityError: it is damaged, or of another version.
         """
         manifest = super().from_bytes(data, where)
-        # Of the bytes that were read: a version that writes another form reads this one, too.
+        # The digest of the stored bytes: another version may write another form.
         vars(manifest)["sha256"] = hashlib.sha256(data).hexdigest()
         return manifest
 
@@ -180,12 +180,12 @@ class Manifest(JsonRecord, damaged="mark again"):
 
 
 def require_protection(*manifests: Manifest) -> None:
-    """Refuse stages of a mark that were made by code which spares something else.
+    """Refuse stages of a mark by code with other rules for spared and live objects.
 
-    What such a mark names may be what this version keeps alive, and no later look would find that.
+    Such a mark may name objects that this version keeps alive, and no later look would find them.
 
     Raises:
-        RefusedError: one was.
+        RefusedError: a stage is of another version.
     """
     for manifest in manifests:
         if manifest.protection != PROTECTION_VERSION:
@@ -198,11 +198,11 @@ def require_protection(*manifests: Manifest) -> None:
 
 
 def located(place: str) -> str:
-    """A URL as it is; a path as it is from everywhere.
+    """Return a URL unchanged, and a path as an absolute path.
 
     Raises:
-        ConfigurationError: it is a URL with a slip, which would be a folder of this machine, and
-            with it a backup; or it has a token, which would be a part of the path and be shown.
+        ConfigurationError: a URL lacks its slashes, so that a local folder would be used, even for
+            a backup; or it has a SAS token, which would become a visible part of the path.
     """
     if place != place.strip() or _SLIP.match(place):
         raise ConfigurationError(
@@ -217,63 +217,64 @@ def located(place: str) -> str:
 
 
 def place_of_artifacts(chosen: str | None, component: str) -> str:
-    """The chosen place; else that of all components, where one with a name has its own folder."""
+    """Return the chosen place; else the default place, with a folder for a named component."""
     if chosen:
         return located(chosen)
     shared = os.environ.get("LAKEGC_ARTIFACT_ROOT") or ".lakegc/artifacts"
-    # No repository has such a name, so this is none to whoever has all of that place.
+    # No repository name begins with ``_``, so readers of the whole place ignore this folder.
     return located(f"{shared.rstrip('/')}/_{component}" if component else shared)
 
 
 def _names_of(folders: Iterable[str]) -> list[str]:
-    """Repositories or runs by their folders; others begin with an underscore."""
+    """Return the names of repository or run folders; other folders begin with an underscore."""
     return [name.rstrip("/") for name in folders if not name.startswith("_")]
 
 
 @dataclass(frozen=True)
 class ArtifactRoot:
-    """The place of all artifacts: a URL that Spark and ``storage`` both can read and write."""
+    """The place of all artifacts: a URL that both Spark and ``storage`` can read and write."""
 
     url: str
     stores: StoreConfig
 
     def open(self, *parts: str) -> ObjectStore:
-        """The store rooted at a folder below the root."""
+        """Return the store rooted at a folder below the root."""
         return open_store("/".join((self.url.rstrip("/"), *parts)), self.stores)
 
     def repositories(self) -> list[str]:
-        """The repositories that have left artifacts, in the order of their names.
+        """Return the repositories with artifacts, ordered by name.
 
-        One that a list hid, since the store ended it early, would pass for deleted where lakeFS
-        hides it, too.
+        The list is read to its end even if the store ends a page early: a missing repository that
+        lakeFS hides too would be taken for deleted.
         """
         return _names_of(self.open().prefixes_to_the_end())
 
     def runs(self, repository: str) -> list[str]:
-        """Ids of the runs that have left artifacts, in the order of their names.
+        """Return the ids of runs with artifacts, ordered.
 
-        What only a mark knows would be forgotten if a list hid it that the store ended early.
+        The list is read to its end even if the store ends a page early: some facts are in one mark
+        only, and would be lost with it.
         """
         return _names_of(self.open(repository).prefixes_to_the_end())
 
     def attempt(self, repository: str, run: str) -> AttemptArtifacts:
-        """The present attempt of a run.
+        """Return the present attempt of a run.
 
         Raises:
             RefusedError: the run is unknown.
-            IntegrityError: nobody can tell which it is.
+            IntegrityError: the record of its attempts is damaged.
         """
         return self.attempts(repository, run)[0]
 
     def attempts(self, repository: str, run: str) -> list[AttemptArtifacts]:
-        """The attempts of a run, the latest, which is the present one, first.
+        """Return the attempts of a run, newest first; the first is the present attempt.
 
         Raises:
             RefusedError: the run is unknown.
-            IntegrityError: nobody can tell which there are.
+            IntegrityError: the record of its attempts is damaged.
         """
         if "/" in run or run in {"", ".", ".."}:
-            # A hold, or whatever else others have written, names it: no other folder counts.
+            # Holds and foreign files can name any run id: it must not lead to another folder.
             raise RefusedError(f"there is no mark {run!r} of repository {repository!r}")
         where = f"{self.url}/{repository}/{run}/attempt.json"
         try:
@@ -285,7 +286,7 @@ class ArtifactRoot:
             ) from error
         try:
             values = json.loads(recorded)
-            # Earlier versions recorded the present one alone.
+            # Earlier versions recorded only the present attempt.
             names = [values["attempt"], *values.get("earlier", ())]
             return [AttemptArtifacts(self, repository, run, validate_run_id(n)) for n in names]
         except (*DAMAGE, ConfigurationError) as error:
@@ -296,14 +297,14 @@ class ArtifactRoot:
     def new_attempt(
         self, repository: str, run: str, now: datetime | None = None
     ) -> AttemptArtifacts:
-        """Start a new attempt of a run; the earlier ones stay as they are.
+        """Start a new attempt of a run; earlier attempts stay unchanged.
 
-        ``now``: the moment in its name; that of this machine's clock, if none is given.
+        ``now``: the time in its name; None for this machine's time.
 
         Raises:
-            RefusedError: the mark of this run is published, hence frozen.
-            ConfigurationError: nothing can be written there.
-            StorageError: the store does not answer.
+            RefusedError: the mark of this run is published, and so frozen.
+            ConfigurationError: the artifacts cannot be written.
+            StorageError: the store did not answer.
         """
         validate_run_id(run)
         try:
@@ -340,11 +341,11 @@ class AttemptArtifacts:
 
     @property
     def url(self) -> str:
-        """URL of the attempt's folder."""
+        """The URL of the attempt's folder."""
         return f"{self.root.url.rstrip('/')}/{self.repository}/{self.run}/{self.attempt}"
 
     def store(self) -> ObjectStore:
-        """The store rooted at the attempt."""
+        """Return the store rooted at the attempt."""
         return self._store
 
     @cached_property
@@ -352,11 +353,11 @@ class AttemptArtifacts:
         return self.root.open(self.repository, self.run, self.attempt)
 
     def __getstate__(self) -> dict[str, object]:
-        """Without the store, which tasks open where they run."""
+        """Return the fields without the store, which each task opens where it runs."""
         return {name: value for name, value in vars(self).items() if name != "_store"}
 
     def has(self, asset: str) -> bool:
-        """Return whether the asset finished in this attempt."""
+        """Return True if the asset finished in this attempt."""
         try:
             self.store().head(f"{asset}/manifest.json")
         except ObjectNotFoundError:
@@ -364,16 +365,16 @@ class AttemptArtifacts:
         return True
 
     def files(self, asset: str) -> dict[str, int]:
-        """Size in bytes of each parquet file below an asset, by its key."""
+        """Return the size in bytes of each Parquet file below an asset, by its key."""
         infos = self.store().infos(f"{asset}/")
         return {info.key: info.size for info in infos if info.key.endswith(".parquet")}
 
     def finish(self, manifest: Manifest) -> Manifest:
-        """Write the manifest of an asset: from now on it counts.
+        """Write the manifest of an asset, which makes the asset valid.
 
         Raises:
-            IntegrityError: a file that tasks have written is not there.
-            RefusedError: the asset has finished already, in another process.
+            IntegrityError: a file of a task is missing.
+            RefusedError: another process has finished the asset before.
         """
         self.require_files(manifest, "the driver and all executors must share the artifact root")
         key = f"{manifest.asset}/manifest.json"
@@ -385,12 +386,12 @@ class AttemptArtifacts:
         return manifest
 
     def require_files(self, manifest: Manifest, hint: str) -> None:
-        """Refuse a manifest whose files are missing, or not as long as it says."""
-        there = self.files(manifest.asset)
+        """Refuse a manifest if a file is missing, or has another size."""
+        sizes = self.files(manifest.asset)
         for part in (part for parts in manifest.parts.values() for part in parts):
-            size: int | None = there.get(part.key)
+            size: int | None = sizes.get(part.key)
             if size != part.size:
-                # A listing that ends early, or is late, looks like a whole one.
+                # A listing may end early or be stale, and still look complete.
                 size = self._size_of(part.key)
             if size != part.size:
                 raise IntegrityError(
@@ -399,7 +400,7 @@ class AttemptArtifacts:
                 )
 
     def holds(self, manifest: Manifest) -> bool:
-        """True if each file of a manifest is there, in its size: asked for one by one."""
+        """Return True if each file of a manifest exists in its size, by a request for each file."""
         return all(
             self._size_of(part.key) == part.size
             for parts in manifest.parts.values()
@@ -407,16 +408,16 @@ class AttemptArtifacts:
         )
 
     def _size_of(self, key: str) -> int | None:
-        """Size in bytes of a file; None where there is none."""
+        """Return the size in bytes of a file; None for none."""
         with suppress(ObjectNotFoundError):
             return self.store().head(key).size
         return None
 
     def recorded(self, asset: str) -> Manifest:
-        """The manifest of a finished asset; whether its files are there was not looked at.
+        """Return the manifest of a finished asset, without a look at its files.
 
         Raises:
-            IntegrityError: it is missing, damaged, or of another attempt.
+            IntegrityError: the manifest is missing, damaged, or of another attempt.
         """
         found = self.recorded_if_finished(asset)
         if found is None:
@@ -427,7 +428,7 @@ class AttemptArtifacts:
         return found
 
     def recorded_if_finished(self, asset: str) -> Manifest | None:
-        """As ``recorded``, with one request; None where the asset did not finish.
+        """Return the manifest as ``recorded`` does, by one request; None for an unfinished asset.
 
         Raises:
             IntegrityError: it is damaged, or of another attempt.
@@ -445,10 +446,10 @@ class AttemptArtifacts:
         return manifest
 
     def manifest(self, asset: str) -> Manifest:
-        """The manifest of a finished asset, whose files are there in their sizes.
+        """Return the manifest of a finished asset after a check that its files have their sizes.
 
         Raises:
-            IntegrityError: it is missing, damaged, of another attempt, or a file is not as it says.
+            IntegrityError: it is missing, damaged, of another attempt, or a file differs from it.
         """
         manifest = self.recorded(asset)
         self.require_files(manifest, "something removed or cut it. Mark again under a new id")
@@ -460,12 +461,12 @@ class AttemptArtifacts:
         return manifest
 
     def chain(self, last: str, namespace: str) -> dict[str, Manifest]:
-        """The manifests up to ``last``, each checked against the one before it.
+        """Return the manifests up to ``last``, each checked against the previous one.
 
         Raises:
-            IntegrityError: one is missing, or the chain is broken: another attempt, cutoff or
-                namespace, a digest that does not match, or times out of order, by more than the
-                clocks of two machines may differ.
+            IntegrityError: a manifest is missing, or the chain is broken: another attempt, cutoff
+                or namespace, a wrong digest, or times out of order by more than the clocks of two
+                machines may differ.
         """
         chain: dict[str, Manifest] = {}
         previous: Manifest | None = None
@@ -479,8 +480,8 @@ class AttemptArtifacts:
             if previous is None:
                 sound = manifest.previous == ""
             else:
-                # By its digest it was begun behind the one before it, whatever a clock says: each
-                # asset may be made on a machine of its own.
+                # The digest proves the order, whatever a clock says: each asset may be made on a
+                # machine of its own.
                 sound = (
                     manifest.previous == previous.sha256
                     and manifest.cutoff == previous.cutoff
@@ -497,26 +498,26 @@ class AttemptArtifacts:
     def read(
         self, asset: str, part: str = "data", columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """The rows of a part of a finished asset, each file compared with the manifest.
+        """Read the rows of a part of a finished asset; each file is compared with the manifest.
 
-        For what fits into this process; tasks read ``Manifest.parts`` file by file.
+        For data that fits into this process; tasks read ``Manifest.parts`` file by file.
 
         Raises:
-            IntegrityError: a file is missing, or is not what the manifest says.
+            IntegrityError: a file is missing, or differs from the manifest.
         """
         return self.rows(self.manifest(asset), part, columns)
 
     def rows(
         self, manifest: Manifest, part: str = "data", columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """As ``read``, by a manifest that the caller has read: one written since does not count."""
+        """Read rows as ``read`` does, by a manifest in memory, even if a newer one is stored."""
         tables = list(read_parts(self.store(), self._parts(manifest, part), columns))
         return pa.concat_tables(tables) if tables else pa.table({})
 
     def values(
         self, manifest: Manifest, part: str = "data", columns: Sequence[str] | None = None
     ) -> list[dict[str, Any]]:
-        """As ``rows``, of few rows, as plain values."""
+        """Read a few rows as ``rows`` does, as plain values."""
         store, parts = self.store(), self._parts(manifest, part)
         return [row for one in parts for row in read_values(store, one, columns)]
 

@@ -1,8 +1,8 @@
-"""Stats many objects: by pages of a listing where they lie close together, else one by one.
+"""Stats many objects: by pages of a listing for neighbouring keys, else by single requests.
 
-A page answers for all keys up to its last one, those that are not there too, for about the cost of
-ten requests for single objects. What a page lacks because the store cut it short counts as missing:
-it is no candidate for deletion, and may be needed from a backup.
+A page answers for all keys up to its last one, including absent keys, and costs about as much as
+ten single requests. If the store ends a page early, the objects that it lacks count as missing:
+they are no candidates for deletion, and a backup may be asked for them.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import InvalidKeyError, ObjectNotFoundError
 from lakegc_assets.storage.values import ObjectInfo, to_batch
 
-#: Keys for which a page must answer to be cheaper than to ask for each.
+#: Least number of keys that a page must answer to be cheaper than single requests.
 WORTH: Final = 10
-#: How many are asked for one by one before a page is tried again, at first and at most.
+#: Single requests between two tries of a page: the first number, and the largest.
 ASKED: Final = 16
 _MOST_ASKED: Final = 1024
 _THREADS: Final = 16
-#: Objects that one thread looks for.
+#: Objects that one thread looks up.
 _STRETCH: Final = 1000
 
 
 def stat_many(store: ObjectStore, keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Stat some objects: rows as a listing of the store has them, in the order of the keys.
+    """Stat objects: yields the rows of a listing of the store, ordered by key.
 
-    ``keys``: in order, and each once. The store may hold many others.
+    ``keys``: ordered, each key once. The store may hold many others.
 
     Raises:
         StorageError: the store did not answer.
@@ -49,17 +49,17 @@ def stat_many(store: ObjectStore, keys: Sequence[str]) -> Iterator[pa.RecordBatc
         if answered >= WORTH:
             asked = ASKED
             continue
-        some = keys[at : at + asked]
-        found = [info for info in thread_map(partial(_head, store), some, _THREADS) if info]
+        asked_keys = keys[at : at + asked]
+        found = [info for info in thread_map(partial(_head, store), asked_keys, _THREADS) if info]
         if found:
             yield to_batch(found)
-        at, asked = at + len(some), min(2 * asked, _MOST_ASKED)
+        at, asked = at + len(asked_keys), min(2 * asked, _MOST_ASKED)
 
 
 def missing(store: ObjectStore, objects: pa.Table, threads: int) -> pa.ChunkedArray:
-    """The addresses of some objects that a store does not hold, or holds with another size.
+    """Return the addresses of objects that a store lacks, or holds with another size.
 
-    ``objects``: address and size (bytes), in the order of the addresses, each once.
+    ``objects``: address and size (bytes), ordered by address, each address once.
 
     Raises:
         StorageError: the store did not answer.
@@ -78,8 +78,8 @@ def _missing(store: ObjectStore, objects: pa.Table) -> pa.Array:
 
 
 def _page(store: ObjectStore, keys: Sequence[str], at: int) -> tuple[int, pa.RecordBatch]:
-    """Up to which key one page from the next key on answers, and the rows of those found."""
-    # All keys in between begin like the first one.
+    """Read one page from the next key on: the end of the answered keys, and the rows found."""
+    # ``start_after`` is exclusive. The extra keys share this prefix; the filter drops them.
     pages = store.list(start_after=keys[at][:-1] or None, end_before=keys[-1] + "\0")
     page = next(pages, None)
     if page is None:
@@ -89,7 +89,7 @@ def _page(store: ObjectStore, keys: Sequence[str], at: int) -> tuple[int, pa.Rec
 
 
 def _head(store: ObjectStore, key: str) -> ObjectInfo | None:
-    """None also for what cannot be a key there: no object has such a name."""
+    """Stat one object; None also for an invalid key, since no object has such a name."""
     try:
         return store.head(key)
     except (ObjectNotFoundError, InvalidKeyError):

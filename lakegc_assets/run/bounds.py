@@ -1,4 +1,4 @@
-"""Bounds of numbers, which their fields name, and what refuses them says."""
+"""Bounds of numeric settings, as annotations of their fields."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from pydantic_core import CoreSchema, core_schema
 class Bounds:
     """The limits of a number, as an annotation of its field.
 
-    Dagster reads a component's file in two steps: each value as it is written, which may be text
-    with ``{{ }}`` in it, and again as it is filled in. Bounds of pydantic's own raise a
-    ``TypeError`` for text and for null; these leave both to the type of the field.
+    Dagster reads a component's file in two steps: each value as text, maybe with ``{{ }}`` in it,
+    and again with its templates resolved. Pydantic's own bounds raise a ``TypeError`` for text and
+    for null. These bounds ignore both, so the type of the field decides.
     """
 
     least: float
-    #: None for any that is finite.
+    #: The upper limit; None for any finite number.
     most: float | None = None
-    #: A value is more than ``least``.
+    #: True if a value must exceed ``least``.
     above: bool = False
     unit: str = ""
 
     def __str__(self) -> str:
-        """As errors and the documentation have them: from 0 to 40, more than 0 MB/s, 1 or more."""
+        """Return the text for errors and docs: from 0 to 40, more than 0 MB/s, 1 or more."""
         if self.above:
             most = "" if self.most is None else f", up to {self.most:,}"
-            said = f"more than {self.least:,}{most}"
+            text = f"more than {self.least:,}{most}"
         elif self.most is None:
-            said = f"{self.least:,} or more"
+            text = f"{self.least:,} or more"
         else:
-            said = f"from {self.least:,} to {self.most:,}"
-        return f"{said} {self.unit}".rstrip()
+            text = f"from {self.least:,} to {self.most:,}"
+        return f"{text} {self.unit}".rstrip()
 
     def check(self, value: object) -> object:
-        """The value.
+        """Return the value.
 
         Raises:
-            ValueError: it is a number beyond the limits, or none that is finite.
+            ValueError: it is a number beyond the limits, or not finite.
         """
         if isinstance(value, int | float) and not self._holds(value):
             raise ValueError(f"{value} is not {self}")
@@ -57,5 +57,5 @@ class Bounds:
         source: Any,  # noqa: ANN401 - as pydantic has it
         handler: GetCoreSchemaHandler,
     ) -> CoreSchema:
-        """The pydantic schema of a field with this annotation."""
+        """Return the pydantic schema of a field with this annotation."""
         return core_schema.no_info_after_validator_function(self.check, handler(source))

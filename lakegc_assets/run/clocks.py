@@ -1,8 +1,8 @@
-"""The clocks of a run: those of the servers, and this machine's, which also counts suspensions.
+"""The clocks of a run: the servers' clocks, and a clock of this machine that counts suspensions.
 
-A process is suspended by a signal, by a debugger, or with its machine. A thread reads a clock every
-second that counts suspension too: two readings that lie further apart than any thread of a live
-process waits mean that the process did not run in between.
+A signal, a debugger or the suspension of the machine can suspend a process. Every second a thread
+reads a clock that counts suspension too. If two readings differ by more than any thread of a
+running process waits, the process was suspended between them.
 """
 
 from __future__ import annotations
@@ -20,57 +20,57 @@ from typing import Any, Final
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.storage.base import ObjectStore
 
-#: A shorter suspension is taken for a machine that is busy, in seconds.
+#: Seconds of the shortest suspension; a shorter gap is taken for a busy machine.
 SUSPENSION: Final = 30.0
 NEVER: Final = float("-inf")
 _TICK_S: Final = 1.0
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-#: By how many seconds the clocks of a store's servers may differ among each other.
+#: Seconds by which the clocks of a store's servers may differ from each other.
 _STORE_SKEW: Final = 60.0
 
 
 class Clocks:
-    """The clocks of a run as they are, and what waits by them; tests put their own in place.
+    """The real clocks of a run, and its waits; tests replace them.
 
-    This machine's clock, and the servers' own ``Date``; times are UTC.
+    They are this machine's clock and the ``Date`` headers of the servers; times are UTC.
     """
 
-    #: The module ``threading``, or what has its ``Thread``, ``Lock`` and ``Event``.
+    #: The module ``threading``, or a replacement with ``Thread``, ``Lock`` and ``Event``.
     threads: Any = threading
 
     def now(self) -> datetime:
-        """This machine's time."""
+        """Return this machine's time."""
         return datetime.now(timezone.utc)
 
     def of_lakefs(self, client: LakeFSClient) -> datetime:
-        """The lakeFS server's time."""
+        """Return the lakeFS server's time."""
         return client.server_time()
 
     def of_store(self, store: ObjectStore) -> datetime:
-        """The object store's time."""
+        """Return the object store's time."""
         return store.server_time()
 
     def elapsed(self) -> float:
-        """Seconds on this machine's clock that nobody sets, and that counts suspension too."""
+        """Return seconds of a machine clock that is never set, and that counts suspension."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def boot_id(self) -> str:
-        """The id of this machine since it was started: started again, it has another."""
+        """Return the boot id of this machine, which changes when it starts again."""
         return _BOOT_ID.read_text().strip()
 
     def resumed(self) -> float:
-        """The end of the last suspension of this process, as ``elapsed`` counts; or ``NEVER``.
+        """Return the end of the last suspension of this process, in ``elapsed`` time; or ``NEVER``.
 
-        Suspensions count from the first call in this process on.
+        Suspensions count from the first call in this process.
         """
         return watch_of(os.getpid()).resumed()
 
     def watched_since(self) -> float:
-        """The moment, as ``elapsed`` counts, from which on this process notices suspensions."""
+        """Return the ``elapsed`` time from which this process notices suspensions."""
         return watch_of(os.getpid()).since
 
     def sleep(self, seconds: float) -> None:
-        """Wait for so many seconds."""
+        """Wait for some seconds."""
         time.sleep(seconds)
 
 
@@ -78,7 +78,7 @@ SYSTEM_CLOCKS: Final = Clocks()
 
 
 class Watch:
-    """Readings of a clock (seconds, as ``Clocks.elapsed`` counts them) by all threads.
+    """The readings of a clock by all threads, in seconds of ``Clocks.elapsed``.
 
     Attributes:
         since: the first reading.
@@ -91,9 +91,9 @@ class Watch:
         self._reading = threading.Lock()
 
     def resumed(self) -> float:
-        """The end of the last suspension, in seconds of the clock; or ``NEVER``.
+        """Return the end of the last suspension, in seconds of the clock; or ``NEVER``.
 
-        Whoever asks first notices: no thread goes on unnoticed after a suspension.
+        The first caller after a suspension notices it, so no thread can miss it.
         """
         with self._reading:
             now = self._clock()
@@ -111,7 +111,7 @@ class Watch:
 
 @cache
 def watch_of(_process: int) -> Watch:
-    """The watch of this process; a forked one has no thread of its parent's and gets its own."""
+    """Return the watch of this process; a forked process has no threads, so it gets its own."""
     watch = Watch(SYSTEM_CLOCKS.elapsed)
     threading.Thread(target=watch.run, name="lakegc-suspension", daemon=True).start()
     return watch
@@ -119,7 +119,7 @@ def watch_of(_process: int) -> Watch:
 
 @dataclass(frozen=True)
 class Moment:
-    """The time of an event: no stepped clock, and no suspended machine, shortens its age."""
+    """The time of an event; neither a stepped clock nor a suspended machine shortens its age."""
 
     #: ``Clocks.boot_id`` and ``Clocks.elapsed`` of the machine, and the store's time, UTC.
     boot: str
@@ -128,21 +128,21 @@ class Moment:
 
     @classmethod
     def now(cls, store: ObjectStore, clocks: Clocks = SYSTEM_CLOCKS) -> Moment:
-        """The present moment, or a little earlier."""
+        """Return the present moment, or a little earlier."""
         elapsed = clocks.elapsed()
         return cls(clocks.boot_id(), elapsed, store.server_time())
 
     def stood_still(self, now: Moment) -> bool:
-        """Return whether the machine's clock stopped between this moment and another one.
+        """Return True if the machine's clock stopped between this moment and a later one.
 
-        So it is with a virtual machine that was paused from outside: only the store tells.
+        This happens to a virtual machine that is paused from outside; only the store shows it.
         """
         by_store = (now.store_time - self.store_time).total_seconds()
         by_machine = now.elapsed - self.elapsed
         return now.boot == self.boot and by_store - by_machine > _STORE_SKEW
 
     def age(self, now: Moment) -> float:
-        """Seconds from this moment to another one: the longest that any clock tells.
+        """Return the seconds from this moment to another one, by the clock that shows the longest time.
 
         Infinite if the other moment cannot be later than this one.
         """

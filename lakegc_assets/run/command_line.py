@@ -1,4 +1,4 @@
-"""Commands of ``lakegc`` as messages print them: whole, so that they can be pasted into a shell."""
+"""Commands of ``lakegc`` in messages: complete, so that a user can paste them into a shell."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from lakegc_assets.run.artifacts import AttemptArtifacts
     from lakegc_assets.storage.config import StoreConfig
 
-#: How the bucket of the backups is reached, where it is reached in a way of its own.
+#: Settings of the access to the bucket of backups, if it differs from the namespace's.
 _WAYS: Final = ("endpoint_url", "region", "profile")
 _BACKUP: Final = frozenset(
     name for name in CollectorSettings.model_fields if name.startswith("backup_")
 ) | {f"backup_{way}" for way in _WAYS}
 _LEASE: Final = frozenset({"lease_duration_seconds", "lease_wait_seconds"})
-#: Settings that only a mark reads: a sweep has them from its mark.
+#: Settings that only a mark reads: a sweep takes them from its mark.
 _OF_A_MARK: Final = frozenset(
     {
         "adopt",
@@ -46,19 +46,19 @@ _OF_A_MARK: Final = frozenset(
         "skip_new_slices",
     }
 )
-#: Of the collector resource, and not of the core.
+#: A setting of the collector resource that the core lacks.
 _EXCLUDED: Final = "collect_excluded"
 _ALL: Final = frozenset(CollectorSettings.model_fields) | _BACKUP | {_EXCLUDED}
-#: Messages about times leave the unit out.
+#: The unit suffix of a setting, which messages about times omit.
 _UNIT: Final = re.compile("_(seconds|hours|days)$")
-#: Names of settings as messages have them, but for those that are words of every day, too.
+#: Names of settings in messages, without names that are also everyday words.
 SETTINGS: Final = tuple(
     sorted(
         (_ALL | {_UNIT.sub("", name) for name in _ALL} - {"pin", "trash"})
         - {"adopt", "attribution", "clean", "listing", "mode", "retain"}
     )
 )
-#: Which settings a command takes; one that is not here takes none.
+#: The settings that each command takes; a command that is absent takes none.
 _TAKEN: Final = {
     "run": _ALL,
     "mark": _ALL,
@@ -69,7 +69,7 @@ _TAKEN: Final = {
     "restore": _BACKUP | _LEASE | {"pin_days", "engine"},
     "approve": frozenset({_EXCLUDED}),
 }
-#: Words of a command line that are recorded, and characters of one: those of the id of a run.
+#: Recorded words of a command line, and the longest recorded word: the longest run id.
 _WORDS: Final = 6
 _LONGEST: Final = 128
 
@@ -77,10 +77,10 @@ _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def own_command() -> str:
-    """The beginning of the command line of this process, for records that others read.
+    """Return the beginning of this process's command line, for records that other users read.
 
-    A word that may hold more than names is left out: Dagster gives a process that it starts its
-    whole configuration, as JSON or packed, with the passwords of its databases.
+    A word that may hold secrets is omitted: Dagster passes its whole configuration to a process
+    that it starts, as JSON or packed, with the passwords of its databases.
     """
     first, *rest = sys.argv[:_WORDS] or [""]
     return " ".join([first, *("…" if "{" in one or len(one) > _LONGEST else one for one in rest)])
@@ -88,16 +88,16 @@ def own_command() -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """The arguments of printed commands besides settings: definitions and defaults."""
+    """The defaults of printed commands, and their arguments besides settings."""
 
-    #: The value of ``--defs``; empty where there is no component of one's own.
+    #: The value of ``--defs``; empty without a component of the user's own.
     definitions: str = ""
-    #: Of a repository, the settings that a command has without options, as ``given_settings``
-    #: returns them; None for those of ``Settings``.
+    #: Returns the settings of a repository for a command without options, in the form of
+    #: ``given_settings``; None for the defaults of ``Settings``.
     usual: Callable[[str], Mapping[str, Any]] | None = None
-    #: Settings of the run that are no settings of the core.
+    #: Settings of the run that the core lacks.
     always: Mapping[str, Any] = field(default_factory=dict)
-    #: Of the component; empty where it has none.
+    #: The name of the component; empty for none.
     name: str = ""
 
 
@@ -106,19 +106,19 @@ _SOURCE: Final[ContextVar[Source]] = ContextVar("source", default=_DEFAULT)
 
 
 def source() -> Source:
-    """The source of the commands that are printed now."""
+    """Return the source of the commands that are printed now."""
     return _SOURCE.get()
 
 
 def in_dagster(plain: str) -> str:
-    """The name that a job, schedule or sensor has in Dagster; ``plain`` without a component's."""
+    """Return the name of a job, schedule or sensor in Dagster, with the component's name."""
     name = source().name
     return f"{name}_{plain}" if name else plain
 
 
 @contextmanager
 def printing(chosen: Source) -> Iterator[None]:
-    """Let commands that are printed meanwhile take something else beside their options."""
+    """Use another source for the commands that are printed meanwhile."""
     token = _SOURCE.set(chosen)
     try:
         yield
@@ -127,10 +127,10 @@ def printing(chosen: Source) -> Iterator[None]:
 
 
 def command_line(command: str, *arguments: str, settings: Mapping[str, Any] = _NONE) -> str:
-    """A command of ``lakegc`` for a shell, with every setting that is not the default.
+    """Return a command of ``lakegc`` for a shell, with every setting that is not the default.
 
-    ``settings``: as ``given_settings`` and ``recorded_settings`` return them; those that the
-    command does not take are left out.
+    ``settings``: in the form of ``given_settings`` and ``recorded_settings``; the command omits
+    the settings that it does not take.
     """
     given = source()
     words = ["lakegc", *(["--defs", given.definitions] if given.definitions else ())]
@@ -144,7 +144,7 @@ def command_line(command: str, *arguments: str, settings: Mapping[str, Any] = _N
 
 
 def given_settings(settings: Settings, stores: StoreConfig) -> dict[str, Any]:
-    """Settings as JSON values, with how the bucket of the backups is reached."""
+    """Return settings as JSON values, with the access to the bucket of backups."""
     ways = {
         f"backup_{way}": getattr(access, way)
         for _, access in stores.elsewhere
@@ -155,7 +155,7 @@ def given_settings(settings: Settings, stores: StoreConfig) -> dict[str, Any]:
 
 
 def recorded_settings(attempt: AttemptArtifacts) -> Mapping[str, Any]:
-    """The settings that a published mark was made with; none where they are unknown."""
+    """Return the settings of a published mark; empty if they are unknown."""
     try:
         return as_today(attempt.recorded("gc_report").settings)
     except LakegcError:
@@ -164,12 +164,12 @@ def recorded_settings(attempt: AttemptArtifacts) -> Mapping[str, Any]:
 
 @cache
 def _usual() -> Mapping[str, Any]:
-    """The settings of who sets nothing."""
+    """Return the default settings."""
     return Settings().to_json()
 
 
 def _changed(settings: Mapping[str, Any], usual: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The settings that differ from the usual ones, in the order of ``CollectorSettings``."""
+    """Return the settings that differ from the usual ones, ordered as ``CollectorSettings``."""
     usual = _usual() if usual is None else usual
     return {
         name: settings[name]
@@ -179,25 +179,25 @@ def _changed(settings: Mapping[str, Any], usual: Mapping[str, Any] | None) -> di
 
 
 def _keeping_more(changed: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without those that would keep less than usual.
+    """Return settings without those that would keep fewer objects than usual.
 
-    What somebody has set since a mark was made keeps objects, and a sweep follows the rules of its
-    mark besides: so a command that is pasted must not switch anything off.
+    Rules that a user has set since the mark keep objects, and a sweep also follows the rules of its
+    mark. So a pasted command must not switch any rule off.
     """
     found = dict(changed)
     if found.get("protect_tags") is False:
         del found["protect_tags"]
     if "retain" in found:
         now = Retain.parse(usual.get("retain"))
-        both = Retain.parse(found["retain"]) | now
-        found["retain"] = both.to_json()
-        if both == now:
+        merged = Retain.parse(found["retain"]) | now
+        found["retain"] = merged.to_json()
+        if merged == now:
             del found["retain"]
     return found
 
 
 def _text(value: object) -> str:
-    """A value as ``--set`` takes it."""
+    """Return a value in the form of ``--set``."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -34,40 +34,40 @@ class Connections:
     stores: StoreConfig
     namespace_url: str
     cache_url: str
-    #: When the repository was made, in seconds since 1970; None where nobody has asked.
+    #: The time of the repository's creation, in seconds since 1970; None if it is unknown.
     made: int | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        """With the store's server that is found here: a task elsewhere might find another."""
+        """Return the fields with the store's server found here: a task may find another."""
         return {**vars(self), "stores": self.stores.settled()}
 
     def namespace(self) -> StorageNamespace:
-        """The repository's storage namespace."""
+        """Return the repository's storage namespace."""
         return StorageNamespace.parse(self.namespace_url)
 
     def open(self, url: str) -> ObjectStore:
-        """The store at a URL: of artifacts, for one."""
+        """Return the store at a URL, for example of artifacts."""
         return open_store(url, self.stores)
 
     def store(self) -> ObjectStore:
-        """The object store, rooted at the storage namespace."""
+        """Return the object store, rooted at the storage namespace."""
         return self.open(self.namespace_url)
 
     def cache(self) -> ObjectStore:
-        """The store of the caches of this repository."""
+        """Return the store of the caches of this repository."""
         return self.open(self.cache_url)
 
     def table_url(self, table_id: str) -> str:
-        """The URL of the file of a range or metarange: its name in messages."""
+        """Return the URL of the file of a range or metarange, for messages."""
         return f"{self.namespace_url}/_lakefs/{table_id}"
 
     def fetch_table(self, table_id: str) -> bytes:
-        """The file of a range or metarange.
+        """Fetch the file of a range or metarange.
 
         Raises:
-            IntegrityError: it is missing, or in an archive.
+            IntegrityError: it is missing, or archived.
         """
-        # The mark and its checks share this request, and nothing else: no cache, no reader here.
+        # The mark and its checks share only this request: neither a cache nor a reader.
         try:
             return self.store().fetch(f"_lakefs/{table_id}")
         except ObjectNotFoundError as error:
@@ -83,20 +83,20 @@ class Connections:
             ) from error
 
     def without_waiting(self) -> Connections:
-        """These, for who has no time to wait for a server that is away."""
+        """Return connections that do not wait for a server that is away."""
         return replace(self, lakefs=self.lakefs.without_waiting())
 
     def client(self) -> LakeFSClient:
-        """A client of lakeFS, the same for every task in this thread.
+        """Return a client of lakeFS, the same for every task in this thread.
 
         Raises:
             ConfigurationError: endpoint or credentials are missing or malformed.
         """
         lakefs, task = self.lakefs, TaskContext.get()
         if task is not None and task.attemptNumber():
-            # The attempt before may have waited for the server as long as that is worth it.
+            # The attempt before may already have waited for the server.
             lakefs = lakefs.without_waiting()
-        # Credentials may be renewed while a worker lives, and a fork must share no connection.
+        # Credentials may be renewed in a worker's lifetime, and a fork must share no connection.
         key = (os.getpid(), lakefs, lakefs.access())
         known: tuple[object, LakeFSClient] | None = getattr(_own, "client", None)
         if known is None or known[0] != key:
@@ -105,18 +105,19 @@ class Connections:
 
 
 def reads_tables(read: Callable[P, T]) -> Callable[P, T]:
-    """Let ``StoreConfig.tables``, where it is set, answer by its method of the same name.
+    """Decorate a function so that ``StoreConfig.tables``, if set, answers in its place.
 
-    ``read`` reads ranges or metaranges; one of its arguments is a ``Connections``, or has one.
+    ``read`` reads ranges or metaranges. The method of the same name answers. One argument of
+    ``read`` is a ``Connections``, or has one as an attribute.
     """
 
     @wraps(read)
-    def answer(*args: P.args, **how: P.kwargs) -> T:
+    def answer(*args: P.args, **kwargs: P.kwargs) -> T:
         for one in args:
             connections = getattr(one, "connections", one)
             if isinstance(connections, Connections) and connections.stores.tables is not None:
                 own: Callable[P, T] = getattr(connections.stores.tables, read.__name__.strip("_"))
-                return own(*args, **how)
-        return read(*args, **how)
+                return own(*args, **kwargs)
+        return read(*args, **kwargs)
 
     return answer

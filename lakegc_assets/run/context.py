@@ -41,16 +41,16 @@ from lakegc_assets.storage.config import StoreConfig
 
 
 def overlap(namespace: StorageNamespace, url: str) -> bool:
-    """Return whether another namespace, given by its URL, may hold objects of this one.
+    """Return True if another namespace, given by its URL, may hold objects of this one.
 
     Raises:
-        ConfigurationError: it is of this namespace's kind, but cannot be read.
+        ConfigurationError: its kind of store is the same, but the URL cannot be read.
     """
-    # Repositories on other kinds of stores (mem://, another cloud) are none of our business.
+    # A namespace on another kind of store (mem://, another cloud) cannot overlap.
     if not namespace.is_same_kind(url):
         return False
     other = StorageNamespace.parse(url)
-    # Servers percent-decode what this reads as it stands.
+    # Servers decode percent escapes that this parser keeps, so compare both readings.
     readings = ({n, replace(n, prefix=unquote(n.prefix))} for n in (namespace, other))
     return any(ours.overlaps(theirs) for ours, theirs in product(*readings))
 
@@ -58,11 +58,11 @@ def overlap(namespace: StorageNamespace, url: str) -> bool:
 def require_apart(
     repository: Repository, namespace: StorageNamespace, others: Iterable[Repository]
 ) -> None:
-    """Refuse a repository whose namespace another one shares, or may share.
+    """Refuse a repository if another repository shares its namespace, or may share it.
 
     Raises:
-        IntegrityError: another one's is equal, contained or containing.
-        ConfigurationError: another one's cannot be read.
+        IntegrityError: another namespace is equal, contained or containing.
+        ConfigurationError: another namespace cannot be read.
     """
     for other in others:
         if other.id == repository.id:
@@ -84,10 +84,10 @@ def require_apart(
 
 
 def placed(url: str, stores: StoreConfig) -> StorageNamespace:
-    """A place as it is compared with others: files are where they are, whatever leads there.
+    """Return a place in a form that can be compared: symbolic links of local paths are resolved.
 
     Raises:
-        ConfigurationError: it is no URL of a store.
+        ConfigurationError: it is not the URL of a store.
     """
     place = StorageNamespace.parse(url)
     if place.scheme == "local" and stores.local_root:
@@ -100,16 +100,16 @@ def placed(url: str, stores: StoreConfig) -> StorageNamespace:
 
 
 def known_repository(client: LakeFSClient, repository: str) -> Repository:
-    """A repository in which something can be collected, by its name.
+    """Return a writable repository by its name.
 
     Raises:
-        ConfigurationError: the server has none of this name.
+        ConfigurationError: the server has no repository of this name.
         ReadOnlyRepositoryError: it is read-only.
     """
     try:
         return client.writable_repository(repository)
     except (BadRequestError, NotFoundError) as error:
-        # Of a name that can be none lakeFS says that the request is bad.
+        # For an invalid name lakeFS answers 400 (bad request).
         raise ConfigurationError(
             f"there is no repository {repository!r} ({error}): `{command_line('repositories')}` "
             "lists them",
@@ -125,23 +125,23 @@ class Connected(NamedTuple):
 
 @dataclass(frozen=True)
 class RunContext:
-    """One run on one repository, as every stage of the graph gets it."""
+    """One run on one repository: the input of every stage of the graph."""
 
     repository: str
-    #: Its id, which is the mark id.
+    #: The id of the run, which is the mark id.
     run: str
     settings: Settings
     lakefs: LakeFSConfig
     root: ArtifactRoot
-    #: Gives the one Spark session of the run, where its engine is Spark.
+    #: Returns the Spark session of the run, if its engine is Spark.
     session: Callable[[], SparkSession]
     clocks: Clocks = SYSTEM_CLOCKS
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("lakegc"))
-    #: Who started it, where that is known: a Dagster run.
+    #: The Dagster run that started it; None if it is unknown.
     started_by: str | None = None
-    #: Requests that this process had sent when it began, by kind.
+    #: Requests that this process sent before the run began, by kind.
     sent_before: Mapping[str, int] = field(default_factory=traffic.by_kind)
-    #: What configures Spark, in words; empty where nothing does.
+    #: The source of Spark's configuration, in words; empty if Spark is not configured.
     spark_configured_by: str = ""
     #: None before ``connect``.
     connected: Connected | None = None
@@ -164,7 +164,7 @@ class RunContext:
 
     @property
     def requests_sent(self) -> int:
-        """Requests sent to lakeFS and the stores since the run began; each try counts."""
+        """Requests sent to lakeFS and the stores since the run began; each retry counts."""
         return sum(self.requests_by_kind.values())
 
     @property
@@ -174,19 +174,19 @@ class RunContext:
 
     @property
     def given_settings(self) -> Mapping[str, Any]:
-        """The settings as manifests record them, and as the commands in messages take them."""
+        """The settings in the form of manifests and of commands in messages."""
         return given_settings(self.settings, self.root.stores)
 
     @property
     def tasks(self) -> Tasks:
-        """Runs the tasks of a stage."""
+        """The runner of a stage's tasks."""
         return Tasks(self.engine, self._prepared, self.log)
 
     def frames(self) -> Session:
-        """The data frames of a stage, to be used within ``with``."""
+        """Return the data frame session of a stage, to be used within ``with``."""
         if self.engine.kind == "spark":
             return SparkBackedSession(self._prepared, self.connections.open, self.log)
-        # DuckDB and SQLFrame take some tenths of a second to load, which few commands need.
+        # DuckDB and SQLFrame load for some tenths of a second, and few commands need them.
         from lakegc_assets.engine.embedded import EmbeddedSession  # noqa: PLC0415
 
         memory = self.settings.embedded_memory
@@ -199,7 +199,7 @@ class RunContext:
 
     @property
     def engine(self) -> Engine:
-        """The engine of the run, chosen by the work that is known so far, with the reason."""
+        """The engine of the run, chosen by the known amount of work, with the reason."""
         settings = self.settings
         rows = 0
         if settings.engine == "auto" and not self.spark_configured_by:
@@ -209,15 +209,15 @@ class RunContext:
         )
 
     def connect(self) -> Self:
-        """The same run with a client of the server, and the connections that tasks use.
+        """Return the run with a client of the server, and the connections of tasks.
 
         Raises:
             UnsupportedServerError: the server is older than 0.100.
-            ConfigurationError: there is no such repository.
+            ConfigurationError: the repository does not exist.
             ReadOnlyRepositoryError: the repository is read-only.
             IntegrityError: another repository's namespace is equal, contained or containing.
-            ConfigurationError: another's cannot be read; the artifacts lie inside the namespace, or
-                around it; or backups are on another server, in a bucket of the same name.
+            ConfigurationError: another namespace cannot be read; the artifacts overlap this one;
+                or backups are on another server, in a bucket of the same name.
         """
         client = self.lakefs.connect()
         client.check_supported()
@@ -235,16 +235,16 @@ class RunContext:
         return self.at(client, self.connections_of(self.repository, namespace, made))
 
     def at(self, client: LakeFSClient, connections: Connections) -> Self:
-        """The run with other connections: with those of another repository it reads that one."""
+        """Return the run with other connections, for example to read another repository."""
         return replace(self, connected=Connected(client, connections))
 
     def connections_of(
         self, repository: str, namespace: StorageNamespace, made: int | None = None
     ) -> Connections:
-        """The connections that tasks use for a repository of the server, with when it was made.
+        """Return the connections of tasks for a repository, created at ``made``.
 
         Raises:
-            ConfigurationError: the backups are in a bucket of its name on another server.
+            ConfigurationError: the backups are in a bucket of the same name on another server.
         """
         if self.root.stores.at(namespace.url()) is not self.root.stores:
             raise ConfigurationError(
@@ -252,17 +252,17 @@ class RunContext:
                 f"{namespace.url()}: which of the two a URL means could not be known. "
                 "Choose a bucket with another name for backup_url"
             )
-        # What a full address means depends on the namespace, and so does what is cached.
+        # The meaning of a full address depends on the namespace, and so does the cache's content.
         place = hashlib.sha256(namespace.url().encode()).hexdigest()[:16]
         cache_url = f"{self.root.url.rstrip('/')}/{repository}/_cache/{place}"
         settled, stores = self.lakefs.settled(), self.root.stores
         return Connections(settled, stores, namespace.url(), cache_url, made)
 
     def check_clocks(self, client: LakeFSClient, store: ObjectStore) -> datetime:
-        """Compare the clocks of lakeFS and of the store with ours; the store's time, UTC.
+        """Compare the clocks of lakeFS and the store with ours; return the store's time, UTC.
 
         Raises:
-            RefusedError: one of them differs by more than ``settings.clock_skew``.
+            RefusedError: a clock differs by more than ``settings.clock_skew``.
         """
         store_time = self.clocks.of_store(store)
         for name, theirs in (
@@ -286,15 +286,15 @@ class RunContext:
         facts: Mapping[str, object],
         digest: KeyDigest | None = None,
     ) -> Manifest:
-        """Write the manifest of an asset whose files are written, behind that of ``previous``.
+        """Write the manifest of an asset after its files, as the successor of ``previous``.
 
         Args:
             asset: name of the asset.
-            previous: manifest of the asset before it in the graph.
-            started: when the asset started.
-            parts: the files of each part; the rows of the asset are those of ``data``.
-            facts: what later stages and the report need to know.
-            digest: of the keys of its rows; None where it has no keys.
+            previous: manifest of the previous asset in the graph.
+            started: the time at which the asset started.
+            parts: the files of each part; the rows of ``data`` count as the rows of the asset.
+            facts: facts for later stages and the report.
+            digest: digest of the keys of its rows; None for an asset without keys.
         """
         attempt = self.root.attempt(self.repository, self.run)
         requests = self.requests_by_kind
@@ -312,7 +312,7 @@ class RunContext:
                 digest=str(digest) if digest else "",
                 parts=parts,
                 previous=previous.sha256,
-                # A mark is of the mode of its listing, whatever its later stages are given.
+                # The mode of a mark is the mode of its listing, whatever later stages are given.
                 settings={**self.given_settings, "mode": previous.mode},
                 facts={
                     **facts,

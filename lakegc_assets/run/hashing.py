@@ -1,10 +1,10 @@
-"""The 64-bit hash by which live sets know addresses, and the digest of a set of keys.
+"""The 64-bit hash of addresses in live sets, and the digest of a set of keys.
 
-A live set is a set of hashes: two addresses with one hash make a dead object look alive, never the
-other way round. So the hash is only ever used to keep objects, or to find what is then compared
-exactly. It is FNV-1a (64 bits, over the UTF-8 bytes) behind the finalizer of SplitMix64, without
-which the upper bits of similar addresses would be similar, too. Caches and artifacts hold it, so it
-never changes.
+A live set is a set of hashes. If two addresses share a hash, a dead object looks alive, never the
+other way round. So hashes only decide to keep objects, or find rows for an exact comparison. The
+hash is FNV-1a (64 bits, over the UTF-8 bytes), followed by the finalizer of SplitMix64; without the
+finalizer, similar addresses have similar upper bits. Caches and artifacts hold it, so it never
+changes.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Hashes = npt.NDArray[np.uint64]
-#: Hashes as datasets hold them: their bits as signed numbers, since Spark knows no others.
+#: Schema of hashes in datasets: their bits as signed numbers, since Spark has no unsigned ones.
 HASHES: Final = pa.schema([pa.field("hash", pa.int64(), nullable=False)])
 
 _FNV_OFFSET: Final = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME: Final = np.uint64(0x100000001B3)
-#: Another beginning, for the second half of a digest.
+#: Start value of the second half of a digest.
 _SECOND_OFFSET: Final = np.uint64(0x9AE16A3B2F90404F)
 
 
 @dataclass(frozen=True)
 class KeyDigest:
-    """Digest of a set of keys that does not depend on their order; digests of parts add up.
+    """Digest of a set of keys, independent of their order; digests of parts can be added.
 
     ``count`` keys, and the sums modulo 2^64 of two 64-bit hashes of each key: 128 bits in all.
     """
@@ -39,7 +39,7 @@ class KeyDigest:
     second: int = 0
 
     def __add__(self, other: KeyDigest) -> KeyDigest:
-        """The digest of both sets of keys together."""
+        """Return the digest of the union of two disjoint sets of keys."""
         return KeyDigest(
             self.count + other.count,
             (self.first + other.first) % 2**64,
@@ -48,17 +48,17 @@ class KeyDigest:
 
     @classmethod
     def parse(cls, text: str) -> KeyDigest:
-        """The digest that was written as this text; ValueError if none was."""
+        """Parse the text of a digest; ValueError if it is not one."""
         count, _, sums = text.partition("-")
         return cls(int(count), int(sums[:16], 16), int(sums[16:], 16))
 
     def __str__(self) -> str:
-        """``count-hex``, as manifests and messages show it."""
+        """Return ``count-hex``, the form in manifests and messages."""
         return f"{self.count}-{self.first:016x}{self.second:016x}"
 
 
 def address_hashes(addresses: pa.Array | pa.ChunkedArray) -> Hashes:
-    """The hash of each of an array of strings without nulls."""
+    """Return the hash of each string of an array without nulls."""
     hashes: Hashes = np.empty(len(addresses), np.uint64)
     begin = 0
     for chunk in _chunks(addresses):
@@ -69,12 +69,12 @@ def address_hashes(addresses: pa.Array | pa.ChunkedArray) -> Hashes:
 
 
 def signed(hashes: Hashes) -> pa.Array:
-    """Hashes as a column of ``HASHES``."""
+    """Return hashes as a column of ``HASHES``."""
     return pa.array(hashes.view(np.int64))
 
 
 def unsigned(column: pa.Array | pa.ChunkedArray) -> Hashes:
-    """The hashes of a column of ``HASHES``."""
+    """Return the hashes of a column of ``HASHES``."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     hashes: Hashes = column.to_numpy(zero_copy_only=False).view(np.uint64)
@@ -82,12 +82,12 @@ def unsigned(column: pa.Array | pa.ChunkedArray) -> Hashes:
 
 
 def hash_table(hashes: Hashes) -> pa.Table:
-    """Hashes as rows of ``HASHES``."""
+    """Return hashes as rows of ``HASHES``."""
     return pa.table([signed(hashes)], schema=HASHES)
 
 
 def key_digest(keys: pa.Array | pa.ChunkedArray) -> KeyDigest:
-    """The digest of an array of strings without nulls."""
+    """Return the digest of an array of strings without nulls."""
     first = second = 0
     for chunk in _chunks(keys):
         sums = sum_all(*_content(chunk), _FNV_OFFSET, _SECOND_OFFSET)
@@ -96,7 +96,7 @@ def key_digest(keys: pa.Array | pa.ChunkedArray) -> KeyDigest:
 
 
 def digest_of_hashes(hashes: Hashes) -> KeyDigest:
-    """The digest of a set that is known by its hashes only."""
+    """Return the digest of a set of which only the hashes are known."""
     return KeyDigest(
         len(hashes),
         int(hashes.sum(dtype=np.uint64)),
@@ -105,14 +105,14 @@ def digest_of_hashes(hashes: Hashes) -> KeyDigest:
 
 
 def pair_hashes(first: Hashes, second: Hashes) -> Hashes:
-    """One hash for each pair of two 64-bit values."""
+    """Return one hash for each pair of two 64-bit values."""
     mixed: Hashes = mix(first * _FNV_PRIME + (second ^ _SECOND_OFFSET))
     return mixed
 
 
 @numba.njit(cache=True, nogil=True)
 def mix(values: Any) -> Any:  # noqa: ANN401 - a number, or an array of them
-    """The finalizer of SplitMix64."""
+    """Apply the finalizer of SplitMix64."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -120,7 +120,7 @@ def mix(values: Any) -> Any:  # noqa: ANN401 - a number, or an array of them
 
 @numba.njit(cache=True, nogil=True)
 def hash_all(raw: Any, ends: Any, offset: Any, hashes: Any) -> None:  # noqa: ANN401 - numpy arrays
-    """Fill ``hashes`` with that of each text in ``raw``, which begins at ``offset``."""
+    """Fill ``hashes`` with the hash of each text in ``raw``, from the start value ``offset``."""
     for i in range(len(hashes)):
         value = offset
         for at in range(ends[i], ends[i + 1]):
@@ -130,7 +130,7 @@ def hash_all(raw: Any, ends: Any, offset: Any, hashes: Any) -> None:  # noqa: AN
 
 @numba.njit(cache=True, nogil=True)
 def sum_all(raw: Any, ends: Any, first: Any, second: Any) -> Any:  # noqa: ANN401 - numpy arrays
-    """The sums, modulo 2^64, of two hashes of each text in ``raw``, which begin differently."""
+    """Return the sums, modulo 2^64, of two hashes of each text in ``raw``, by two start values."""
     sums = np.uint64(0), np.uint64(0)
     for i in range(len(ends) - 1):
         one, other = first, second
@@ -146,7 +146,7 @@ def _chunks(strings: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
 
 
 def _content(strings: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """The bytes of an array of strings, and where each of these begins and the last one ends."""
+    """Return the bytes of an array of strings, the begin of each string, and the last end."""
     if strings.null_count:
         raise ValueError("a key that is null has no hash")
     if not len(strings):
@@ -160,6 +160,6 @@ def _content(strings: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.i
 
 
 _NO_BYTES: Final = np.empty(0, np.uint8)
-# As all that Arrow gives: numba compiles another loop for what can be written.
+# Read-only like every Arrow buffer: numba compiles another loop for writable arrays.
 _NO_BYTES.flags.writeable = False
 _NO_ENDS: Final = np.zeros(1, np.int64)

@@ -13,14 +13,14 @@ from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
 
-#: That read small files of earlier runs: they wait for the store, of which there are thousands.
+#: Threads that read small files of earlier runs, of which there may be thousands.
 READERS: Final = 16
-#: By URL of the artifacts, repository and run.
+#: Known rows by URL of the artifacts, repository and run.
 _rows_of_runs: dict[tuple[str, str, str], int] = {}
 
 
 class Earlier(NamedTuple):
-    """An asset that finished in an earlier run; its files were not looked at."""
+    """A finished asset of an earlier run; its files have not been checked."""
 
     attempt: AttemptArtifacts
     manifest: Manifest
@@ -29,16 +29,16 @@ class Earlier(NamedTuple):
 def earlier(
     root: ArtifactRoot, repository: str, asset: str, namespace: str | None, but: str
 ) -> list[Earlier]:
-    """The other runs in which an asset finished, the latest first; damaged ones do not count.
+    """Return the finished assets of other runs, newest first; damaged ones do not count.
 
-    What was at another namespace was another repository of the same name.
+    A run at another namespace was of another repository of the same name.
 
     Args:
-        root: of the artifacts.
+        root: the root of the artifacts.
         repository: lakeFS repository.
         asset: name of the asset.
-        namespace: of the repository, in its canonical form; None where it is not known, for any.
-        but: the run that is of no interest.
+        namespace: namespace of the repository in canonical form; None for any.
+        but: the run to omit.
     """
 
     def read(run: str) -> Earlier | None:
@@ -55,9 +55,9 @@ def earlier(
 
 
 def dataset_of(found: Sequence[Earlier], schema: pa.Schema) -> list[Dataset]:
-    """The data of an asset of some runs of a repository, as one dataset; none without any run.
+    """Return the data of an asset of several runs as one dataset; none without runs.
 
-    Hundreds of datasets in a query take minutes to be planned, and more cannot be.
+    A query of hundreds of datasets takes minutes to be planned, and more datasets fail.
     """
     if not found:
         return []
@@ -71,10 +71,10 @@ def dataset_of(found: Sequence[Earlier], schema: pa.Schema) -> list[Dataset]:
 
 
 def known_rows(root: ArtifactRoot, repository: str, run: str) -> int:
-    """Rows that a run is known to list and to decode: its own, or the latest run's before it.
+    """Return the rows that a run lists and decodes: known from itself, or from the run before it.
 
-    Only where tasks are computed depends on it, so what is damaged or missing counts for nothing.
-    The artifacts are read once in a process; what it does itself it notes (``note_rows``).
+    Only the choice of the engine depends on it, so damaged or missing artifacts count as 0 rows.
+    A process reads the artifacts once, and notes its own rows (``note_rows``).
     """
 
     def rows(one: str) -> int:
@@ -95,12 +95,12 @@ def known_rows(root: ArtifactRoot, repository: str, run: str) -> int:
 
 
 def note_rows(root: ArtifactRoot, repository: str, run: str, rows: int) -> None:
-    """Note that a run has listed or decoded so many rows: ``known_rows`` returns no fewer."""
+    """Note that a run has listed or decoded rows: ``known_rows`` returns no fewer."""
     key = (root.url, repository, run)
     if key in _rows_of_runs:
         _rows_of_runs[key] = max(_rows_of_runs[key], rows)
 
 
 def of_whole_store(listings: Sequence[Earlier]) -> list[Earlier]:
-    """Earlier listings of the whole store: not those of the mode ``committed``."""
+    """Return the earlier listings of the whole store: not those of the mode ``committed``."""
     return [one for one in listings if one.manifest.mode != "committed"]

@@ -1,7 +1,7 @@
 """Records that are stored as JSON objects, and read strictly: dataclasses of plain values.
 
-A record is often all that is known of what it tells. One that lacks a field, has another one, or
-holds a value of another type is damaged, and nothing is taken from it.
+A record is often the only source of its facts. A record with a missing field, an unknown field, or
+a value of another type is damaged, and nothing of it is used.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing_extensions import Self
 
 from lakegc_assets.errors import IntegrityError
 
-#: Raised by what parses JSON, and takes values out of it, where these are not what was written:
-#: others may have nested them more deeply than Python reads.
+#: Errors of damaged JSON when it is parsed, and when values are taken from it. A foreign file may
+#: be nested more deeply than Python reads.
 DAMAGE: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
@@ -36,7 +36,7 @@ Moment = Annotated[datetime, PlainValidator(_moment)]
 
 @dataclass(frozen=True)
 class JsonRecord:
-    """Base of records, each of which says as ``damaged`` what follows and what is to be done."""
+    """Base of records; ``damaged`` names the consequence of damage, and the remedy."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
     _damaged: ClassVar[str]
@@ -45,14 +45,14 @@ class JsonRecord:
         cls._damaged = damaged
 
     def to_bytes(self) -> bytes:
-        """As it is stored: JSON with sorted keys."""
+        """Return the stored form: JSON with sorted keys."""
         text = json.dumps(self, sort_keys=True, ensure_ascii=False, default=_plain)
-        # A command line may hold what is no text, and would be no JSON.
+        # A command line may hold bytes that are no text, and so no JSON.
         return text.encode(errors="replace")
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Self:
-        """Read a stored record; ``where`` it is stored is for messages.
+        """Read a stored record; ``where`` is its place, for messages.
 
         Raises:
             IntegrityError: it is damaged, or of another version.
@@ -60,26 +60,28 @@ class JsonRecord:
         try:
             values = json.loads(data)
             cls._require_version(values, where)
-            if lacking := {one.name for one in fields(cls)}.difference(values):
+            if lacking := {item.name for item in fields(cls)}.difference(values):
                 raise ValueError(f"no {', '.join(sorted(lacking))}")
-            # Earlier versions wrote what is no text as it was, which pydantic does not read.
+            # Earlier versions wrote such bytes unchanged, and pydantic does not read them.
             text = json.dumps(values, ensure_ascii=False).encode(errors="replace")
-            # Mypy takes the hash of its instances for that of a class.
+            # Mypy takes the hash of an instance for the hash of the class.
             record: Self = _adapter(cls).validate_json(text)  # type: ignore[arg-type]
         except DAMAGE as error:
-            raise IntegrityError(f"{where} is damaged ({_said(error)}): {cls._damaged}") from error
+            raise IntegrityError(
+                f"{where} is damaged ({_text_of(error)}): {cls._damaged}"
+            ) from error
         return record
 
     @classmethod
     def _require_version(cls, values: Mapping[str, Any], where: str) -> None:
-        """Refuse a record of another version: these may have other fields."""
+        """Refuse a record of another version, which may have other fields."""
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - any field, and what JSON has for it
-    """A time as text, or the fields of a dataclass; ``asdict`` would copy all that is below it."""
+    """Return a time as text, or a dataclass as its fields; ``asdict`` would copy all values."""
     if isinstance(value, datetime):
         return value.isoformat()
-    return {one.name: getattr(value, one.name) for one in fields(value)}
+    return {item.name: getattr(value, item.name) for item in fields(value)}
 
 
 @cache
@@ -87,7 +89,7 @@ def _adapter(kind: type[JsonRecord]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _said(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors(include_url=False, include_input=False)[0]

@@ -1,8 +1,8 @@
-"""Keeps two runs on one repository apart on this machine, whoever started them.
+"""Prevents two runs on one repository at a time on this machine, whoever started them.
 
-The lock is the kernel's (``flock``): it is released when its process ends, however it ends. What
-keeps sweeps apart wherever they run is their lease in the namespace (``sweep.lease``); the lock is
-taken before Spark starts, and for marks too.
+The lock is the kernel's (``flock``): it is released when its process ends, in any way. Between
+machines the lease in the namespace (``sweep.lease``) keeps sweeps apart. The lock is taken before
+Spark starts, and for marks too.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from lakegc_assets.run.json_record import DAMAGE
 
 _POLL_S: Final = 5.0
 STEP_POLL_S: Final = 0.5
-#: How often it is said how long somebody has waited.
+#: Seconds between two reports on the wait.
 _QUIET_S: Final = 30.0
 
 
-#: The namespaces that this thread holds are its ``namespaces``.
+#: Its attribute ``namespaces`` has the namespaces that this thread holds.
 _held = threading.local()
 
 
 def lock_file(namespace_url: str) -> Path:
-    """The lock file of a storage namespace, below the system's folder for temporary files.
+    """Return the lock file of a storage namespace, below the system's temporary folder.
 
     Raises:
-        ConfigurationError: others can write to its folder, whose name anybody can guess: a link
-            there would let a lock be written over any file of this user.
+        ConfigurationError: other users can write to its folder, whose name is predictable: a
+            symbolic link there would let a lock overwrite any file of this user.
     """
     folder = Path(gettempdir()) / f"lakegc-locks-{os.geteuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -62,15 +62,15 @@ def repository_lock(
     report: Callable[[str], None] = lambda _: None,
     started_by: str | None = None,
 ) -> Iterator[None]:
-    """Hold the repository whose storage namespace this is; may be nested within a thread.
+    """Hold the lock of a storage namespace; may be nested within a thread.
 
-    ``report`` gets a sentence now and then about which run is waited for, and how long. Another
-    process that the same Dagster run has ``started_by`` is waited for until it ends: an executor
-    may give each step of a run a process.
+    ``report`` gets a sentence now and then on the run that holds the lock, and on the wait so far.
+    If another process has the same ``started_by``, this one waits until it ends: Dagster's executor
+    may run each step of a run in its own process.
 
     Raises:
-        ConfigurationError: its file cannot be made, or is not safe from others.
-        RefusedError: another run holds it, with its process, its command and since when.
+        ConfigurationError: its file cannot be made, or is not safe from other users.
+        RefusedError: another run holds it, with its process, its command and the time.
     """
     held: set[str] = _held.__dict__.setdefault("namespaces", set())
     if namespace_url in held:
@@ -96,7 +96,7 @@ def _acquire(
 ) -> None:
     began, reported = monotonic(), -_QUIET_S
     if started_by is not None:
-        # Another step of the run that has just taken it may not have written yet who it is.
+        # Another step of the run may hold the lock and not have written its record yet.
         wait = max(wait, 4 * STEP_POLL_S)
     while not _taken(descriptor):
         holder = _holder(os.pread(descriptor, 4096, 0))
@@ -109,8 +109,8 @@ def _acquire(
             continue
         held = f"another run holds {namespace_url} on this machine: {_described(holder)}"
         if waited >= wait:
-            so_long = f"; this one has waited {waited:.0f} s for that" if wait else ""
-            raise RefusedError(f"{held}. Wait for it to end{so_long}")
+            wait_note = f"; this one has waited {waited:.0f} s for that" if wait else ""
+            raise RefusedError(f"{held}. Wait for it to end{wait_note}")
         if waited - reported >= _QUIET_S:
             report(f"waiting, {waited:.0f} s of {wait:.0f} s at most: {held}")
             reported = waited
@@ -123,14 +123,14 @@ def _acquire(
             "started_by": started_by,
         },
     )
-    # Who is refused meanwhile is told less where that cannot be written.
+    # If the record cannot be written, a refused process only gets a shorter message.
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, ours.encode(), 0)
 
 
 def _holder(recorded: bytes) -> Mapping[str, object]:
-    """The owner of a lock file; empty where it is about to say so."""
+    """Return the owner of a lock file; empty if it has not written its record yet."""
     try:
         values = json.loads(recorded)
     except DAMAGE:
@@ -139,7 +139,7 @@ def _holder(recorded: bytes) -> Mapping[str, object]:
 
 
 def _described(holder: Mapping[str, object]) -> str:
-    """The owner of a lock file, in words."""
+    """Return the owner of a lock file, in words."""
     if not holder:
         return "nobody knows who, since it is about to say so"
     pid, command, since = map(holder.get, ("pid", "command", "since"))

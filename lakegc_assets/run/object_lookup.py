@@ -1,8 +1,8 @@
-"""Looks objects up in a store: by one listing where they lie close together, else one by one.
+"""Looks up objects in a store: by one listing for neighbouring keys, else by single requests.
 
-A listing goes on from batch to batch by its continuation tokens. Some stores answer these with what
-they had when the listing was begun, so that counts as the time of all that it shows. A listing that
-the store ends early looks like a whole one, so what it lacks is asked for by itself.
+A listing continues from batch to batch by its continuation tokens. Some stores answer a token with
+the state at the listing's begin, so that time counts for all of its objects. A listing that the
+store ends early looks complete, so each object that it lacks is requested by itself.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.pages import shared_prefix
 from lakegc_assets.storage.values import KeyRange, ObjectInfo, infos_in
 
-#: A listing that was begun longer ago is not gone on with, in seconds.
+#: Seconds since its begin after which a listing is not continued.
 _LISTING_LIFETIME: Final = 30.0
-#: One object in so many is wanted, where a listing costs less than asking for each of them.
+#: A listing costs less than single requests if at least one of so many objects is wanted.
 SPARSE: Final = 20
-#: How many objects are listed before it shows how close together the wanted ones lie.
+#: Listed objects after which the density of wanted objects is judged.
 GLANCE: Final = 1000
-#: So many objects are asked for one by one where a listing shows few of them; twice as many where
-#: the next one does, too.
+#: Single requests after a listing that shows few of the wanted objects; their number doubles
+#: while the next listing shows few, too.
 SINGLES: Final = GLANCE // SPARSE
 _MOST_SINGLES: Final = 1000
-#: Fewer objects are asked for one by one.
+#: Most objects that are looked up without a listing.
 FEW: Final = 4
 _THREADS: Final = 16
 
@@ -42,9 +42,9 @@ class Found(NamedTuple):
     """The object at a key.
 
     Attributes:
-        info: None where there is none.
-        asked: no later than the store was asked for what tells it, in seconds of the clock.
-        listed: whether a listing showed it.
+        info: the object; None for none.
+        asked: a time, by the clock in seconds, no later than the request that found it.
+        listed: True if a listing showed it.
     """
 
     info: ObjectInfo | None
@@ -53,9 +53,9 @@ class Found(NamedTuple):
 
 
 class Lookup:
-    """Finds the objects of a stretch in the store, some at a time, by one listing.
+    """Looks up the objects of a key range, batch by batch, by one listing.
 
-    ``clock``: seconds, as ``Clocks.elapsed`` counts them. ``end``: the last key of the stretch.
+    ``clock``: seconds, as ``Clocks.elapsed`` counts them. ``end``: the last key of the range.
     """
 
     def __init__(self, store: ObjectStore, clock: Callable[[], float], end: str) -> None:
@@ -64,22 +64,22 @@ class Lookup:
         self.clock = clock
         self._pages: Iterator[pa.RecordBatch] | None = None
         self._begun = 0.0
-        #: The last key that was looked for in the listing, and what of a page lies behind it.
+        #: The last key passed by the listing, and the rest of its page.
         self._passed = ""
         self._rest: pa.RecordBatch | None = None
         self._singles = SINGLES
         self._cancelled = False
 
     def cancel(self) -> None:
-        """Let what runs in another thread send no other request: it raises CancelledError."""
+        """Stop look-ups in other threads before their next request: they raise CancelledError."""
         self._cancelled = True
 
     def find(self, keys: Sequence[str]) -> Mapping[str, Found]:
-        """The objects at the next keys, which are in order.
+        """Return the objects at the next keys, which are ordered.
 
         Raises:
             StorageError: the store did not answer.
-            CancelledError: it was cancelled.
+            CancelledError: ``cancel`` was called.
         """
         found = self._listed(keys) if len(keys) > FEW else {}
         unlisted = [key for key in keys if key not in found]
@@ -87,7 +87,7 @@ class Lookup:
         return found | dict(zip(unlisted, asked, strict=True))
 
     def _listed(self, keys: Sequence[str]) -> dict[str, Found]:
-        """Objects of a part of the store by one listing, where that is worth it."""
+        """Look up neighbouring objects by one listing, where that is cheaper."""
         wanted, found = pa.array(keys, pa.string()), dict[str, Found]()
         at = 0
         while at < len(keys):
@@ -102,7 +102,7 @@ class Lookup:
                     found[info.key] = Found(info, self._begun, listed=True)
                 at = bisect_right(keys, self._passed, at)
             if rows >= GLANCE and (len(found) - before) * SPARSE < rows:
-                # What lies between may be long: the next listing begins behind it.
+                # Many unwanted objects may follow: the next listing begins after them.
                 self._pages = None
                 if is_new:
                     at += self._singles
@@ -112,12 +112,12 @@ class Lookup:
         return found
 
     def _go_on(self, first: str) -> bool:
-        """Be ready to list from a key on; whether a listing was begun for that."""
+        """Continue or begin a listing at a key; return True for a new listing."""
         now = self.clock()
         is_fresh = self._pages is not None and now - self._begun < _LISTING_LIFETIME
         if is_fresh and first > self._passed:
             return False
-        # All keys in between begin like both: a store that reads on by itself reads no others.
+        # The prefix of both ends: a store that reads ahead by itself then reads no other keys.
         prefix, start = shared_prefix(KeyRange("", first, self._end)), first[:-1]
         self._pages = self._store.list(
             prefix,
@@ -128,7 +128,7 @@ class Lookup:
         return True
 
     def _next(self, last: str) -> pa.RecordBatch | None:
-        """Listed objects, none behind a key; None where the listing has ended."""
+        """Return listed objects up to a key; None at the end of the listing."""
         if self._cancelled:
             raise CancelledError
         page = self._rest if self._rest is not None else next(self._pages or iter(()), None)
@@ -154,7 +154,7 @@ class Lookup:
 
 
 def look_up(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, ObjectInfo | None]:
-    """The objects at some keys, None for none.
+    """Return the objects at given keys, None for none.
 
     Raises:
         StorageError: the store did not answer.

@@ -1,8 +1,8 @@
-"""Pins in the namespace: objects that were brought back, and that stay until a time.
+"""Pins in the namespace: restored objects that must stay until a time.
 
-The next mark would find what a restore brought back to be as dead as before. So each restore first
-writes ``_lakefs/retention/gc/lakegc/pins/<id>.parquet`` with all addresses that it is about, and no
-mark and no sweep takes these until the pin ends, by the store's own clock.
+The next mark would find restored objects dead again. So each restore first writes
+``_lakefs/retention/gc/lakegc/pins/<id>.parquet`` with all of its addresses. No mark or sweep
+takes a pinned object until the pin ends, by the store's own clock.
 """
 
 from __future__ import annotations
@@ -26,74 +26,74 @@ from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
 from lakegc_assets.storage.removal import PRUNE_AGAIN
 from lakegc_assets.storage.values import require_removed
 
-#: Below the namespace; no mark names what is there.
+#: Folder of pins below the namespace; no mark names an object in it.
 PINS: Final = "_lakefs/retention/gc/lakegc/pins/"
-#: How the reason of what a pin spares begins.
+#: Prefix of the reason of an object that a pin spares.
 PINNED: Final = "pinned until "
 REASONS: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
 _NOTHING: Final = REASONS.empty_table()
 _SUFFIX: Final = ".parquet"
-#: Pins that are read at a time.
+#: Pins that are read in parallel.
 THREADS: Final = 8
-#: How often pins are read anew of which one was removed meanwhile.
+#: Tries to read all pins, if one is removed meanwhile.
 _TRIES: Final = 3
 
 
 class _RemovedError(IntegrityError):
-    """A pin that was listed is not there any more."""
+    """A listed pin was removed before it was read."""
 
 
 @dataclass(frozen=True)
 class Pin:
     """Objects that stay until a time."""
 
-    #: Of the restore that they came back by, which is the name of the pin.
+    #: The id of the restore, which is the name of the pin.
     id: str
-    #: By the store's clock, UTC.
+    #: The end of the pin by the store's clock, UTC.
     until: datetime
-    #: From whose mark they were restored.
+    #: The run of the mark that named the objects.
     run: str
     why: str
     objects: int
-    #: Of the pin as it was read; the key is relative to the namespace.
+    #: Key (relative to the namespace) and etag of a pin that was read.
     key: str = ""
     etag: str = ""
 
     @property
     def reason(self) -> str:
-        """Why an object stays that this pin names."""
+        """The reason why a pinned object stays."""
         return f"{PINNED}{self.until:%Y-%m-%d %H:%M} UTC: {self.why}"
 
 
 def write_pin(store: ObjectStore, pin: Pin, addresses: pa.Array | pa.ChunkedArray) -> None:
-    """Pin objects; an earlier pin of the same id is replaced.
+    """Pin objects; replaces an earlier pin of the same id.
 
-    ``addresses`` are relative to the namespace; key, etag and count are not taken from ``pin``.
+    ``addresses`` are relative to the namespace; key, etag and count of ``pin`` are ignored.
 
     Raises:
-        StorageError: it is not known to be written.
+        StorageError: the write is not confirmed.
     """
-    said = {"until": pin.until.isoformat(), "run": pin.run, "why": pin.why}
-    table = pa.table({"address": addresses.cast(pa.string())}).replace_schema_metadata(said)
+    metadata = {"until": pin.until.isoformat(), "run": pin.run, "why": pin.why}
+    table = pa.table({"address": addresses.cast(pa.string())}).replace_schema_metadata(metadata)
     store.put(f"{PINS}{pin.id}{_SUFFIX}", parquet.encode(table))
 
 
 def read_pins(store: ObjectStore) -> list[tuple[Pin, pa.ChunkedArray]]:
-    """All pins with their addresses, those that have ended, too; by their ids.
+    """Return all pins with their addresses, ordered by id; ended pins too.
 
     Raises:
-        IntegrityError: one is damaged, so that it is unknown what is pinned.
+        IntegrityError: a pin is damaged, so that the pinned objects are unknown.
         StorageError: the store did not answer.
     """
     for _ in range(_TRIES - 1):
-        # Whoever prunes them needs no lease: each that goes has ended.
+        # A prune removes pins without a lease, but only pins that have ended.
         with suppress(_RemovedError):
             return thread_map(partial(_read, store), _listed(store), THREADS)
     return thread_map(partial(_read, store), _listed(store), THREADS)
 
 
 def _listed(store: ObjectStore) -> list[tuple[str, str]]:
-    """Key and etag of each pin: one that a listing lacks would protect nothing."""
+    """Return key and etag of each pin. A missing pin would not protect: read to the end."""
     return [(info.key, info.etag) for info in store.infos_to_the_end(PINS)]
 
 
@@ -101,8 +101,8 @@ def _read(store: ObjectStore, listed: tuple[str, str]) -> tuple[Pin, pa.ChunkedA
     key, etag = listed
     try:
         table = parquet.decode(store.get(key), verify=True)
-        said: Mapping[bytes, bytes] = table.schema.metadata or {}
-        run, why, until = (said[name].decode() for name in (b"run", b"why", b"until"))
+        metadata: Mapping[bytes, bytes] = table.schema.metadata or {}
+        run, why, until = (metadata[name].decode() for name in (b"run", b"why", b"until"))
         ends = datetime.fromisoformat(until)
         if ends.tzinfo is None or table.column_names != ["address"] or not key.endswith(_SUFFIX):
             raise ValueError("it is not a pin")  # noqa: TRY301 - it is damage
@@ -122,7 +122,7 @@ def _read(store: ObjectStore, listed: tuple[str, str]) -> tuple[Pin, pa.ChunkedA
 
 
 def pinned(store: ObjectStore) -> pa.Table:
-    """Addresses pinned now (``REASONS``), each once, by the pin that ends last.
+    """Return the addresses pinned now (``REASONS``), each once, by the pin that ends last.
 
     Raises:
         IntegrityError: a pin is damaged.
@@ -143,7 +143,7 @@ def pinned(store: ObjectStore) -> pa.Table:
 
 
 def among(pins: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
-    """Pinned objects (``REASONS``) that are among some addresses."""
+    """Return the pinned objects (``REASONS``) with given addresses."""
     if not pins.num_rows:
         return pins
     return pins.filter(strings.among(pins["address"], addresses))
@@ -158,7 +158,7 @@ def prune_pins(store: ObjectStore) -> list[Pin]:
     """
     now = store.server_time()
     ended = [pin for pin, _ in read_pins(store) if pin.until <= now]
-    # Where the store honours it, a pin that was written again meanwhile stays.
+    # On a store with conditional deletes, a pin that was written again meanwhile stays.
     etags = {pin.key: pin.etag for pin in ended}
     outcomes = store.delete_many(list(etags), etags)
     require_removed(outcomes, f"pins of {store.url}", PRUNE_AGAIN)

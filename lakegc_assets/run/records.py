@@ -1,6 +1,6 @@
-"""Small files of rows that tasks write each on their own: no manifest has a digest of them.
+"""Small files of rows, each written by one task, without a digest in a manifest.
 
-So their pages have checksums, which show damage that a reader of Parquet would not notice.
+Their pages have checksums, which show damage that a reader of Parquet would not notice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 
 _SUFFIX: Final = ".parquet"
-#: Requests of one task at a time, tasks of one process, and work for a page of files, in seconds.
+#: Parallel requests of a task, parallel tasks of a process, and seconds for a page of files.
 _THREADS: Final = 16
 _TASKS: Final = 4
 _PAGE_S: Final = 5.0
@@ -32,27 +32,27 @@ _PAGE_S: Final = 5.0
 
 @dataclass(frozen=True)
 class RecordFiles:
-    """Files that are written for each batch, so that their number grows with that of objects.
+    """Files of rows, one for each batch, so their number grows with the number of objects.
 
-    What else lies below the prefix does not count, as where people read a ledger by other tools.
+    Other files below the prefix are ignored, for example from other tools that read a ledger.
     """
 
     connections: Connections
-    #: Of the store that holds them.
+    #: URL of their store.
     url: str
-    #: Of their keys.
+    #: Prefix of their keys.
     prefix: str
     schema: pa.Schema
-    #: Whether a damaged file counts as absent, in place of raising an error.
+    #: True if a damaged file counts as absent; else it raises an error.
     skip_damaged: bool
 
     def gather(self, tasks: Tasks, url: str, folder: str) -> list[Part]:
-        """Copy the rows to larger files: a dataset. This process gets a page of keys at a time.
+        """Copy the rows to the larger files of a dataset. This process holds one page of keys.
 
-        ``folder``: of the store at ``url``, with a slash at its end.
+        ``folder``: folder in the store at ``url``, with a slash at its end.
 
         Raises:
-            IntegrityError: a file is damaged, unless these are skipped.
+            IntegrityError: a file is damaged, unless ``skip_damaged`` is set.
             StorageError: a store did not answer.
         """
         pages = (page["key"].to_pylist() for page in self._store().list(self.prefix))
@@ -66,15 +66,15 @@ class RecordFiles:
         return self.connections.open(self.url)
 
     def keys(self, span: tuple[str, str]) -> list[str]:
-        """The keys of files of rows, from the first to the last key of a span."""
+        """Return the keys of files of rows, from the first to the last key of a span."""
         first, last = span
-        # All keys in between begin like the first one.
+        # ``start_after`` is exclusive. The extra keys share this prefix; the filter drops them.
         pages = self._store().list(self.prefix, start_after=first[:-1], end_before=f"{last}\0")
         keys = [key for page in pages for key in page["key"].to_pylist() if first <= key <= last]
         return [key for key in keys if key.endswith(_SUFFIX)]
 
     def read(self, key: str) -> pa.Table:
-        """The rows of one of the files."""
+        """Read the rows of one file."""
         read = read_whole if self.skip_damaged else read_rows
         return read(self._store(), key, self.schema)
 
@@ -85,28 +85,28 @@ def _gather(files: RecordFiles, url: str, folder: str, span: tuple[str, str]) ->
 
 
 def best_of_each(rows: pa.Table, rank: Callable[[pa.Table], pa.ChunkedArray]) -> pa.Table:
-    """The row of each address (``address``, ``at``) with the least rank, and the last of these.
+    """Return the row of each address (``address``, ``at``) with the least rank, then the newest.
 
-    Hardly any address is recorded twice, so only rows whose addresses share a hash are ordered.
+    Few addresses are recorded twice, so only rows whose addresses share a hash are sorted.
     """
     _, which, counts = np.unique(
         address_hashes(rows["address"]), return_inverse=True, return_counts=True
     )
-    often = pa.array(counts[which] > 1)
-    several = rows.filter(often)
-    if not several.num_rows:
+    is_repeated = pa.array(counts[which] > 1)
+    repeated = rows.filter(is_repeated)
+    if not repeated.num_rows:
         return rows
     order = [("address", "ascending"), ("rank", "ascending"), ("at", "descending")]
-    ranked = strings.in_order(several.append_column("rank", rank(several)), order)
+    ranked = strings.in_order(repeated.append_column("rank", rank(repeated)), order)
     best = ranked.filter(strings.first_of_each(ranked["address"])).drop_columns(["rank"])
-    return pa.concat_tables([rows.filter(pc.invert(often)), best])
+    return pa.concat_tables([rows.filter(pc.invert(is_repeated)), best])
 
 
 def write_rows(store: ObjectStore, key: str, rows: pa.Table) -> None:
-    """Write rows: they are all in the file when this returns, or there is none.
+    """Write rows to a new file in one atomic step.
 
     Raises:
-        StorageError: it is not known to be written.
+        StorageError: the write is not confirmed.
     """
     store.put(key, parquet.encode(rows, "snappy"))
 
@@ -114,20 +114,20 @@ def write_rows(store: ObjectStore, key: str, rows: pa.Table) -> None:
 def write_values(
     store: ObjectStore, key: str, rows: Sequence[Sequence[Any]], schema: pa.Schema
 ) -> None:
-    """As ``write_rows``, of a few rows that are plain values, in the order of the columns.
+    """Write a few rows of plain values, in the order of the columns, as ``write_rows`` does.
 
     Raises:
-        StorageError: it is not known to be written.
+        StorageError: the write is not confirmed.
     """
     store.put(key, parquet.encode_values(rows, schema))
 
 
 def read_rows(store: ObjectStore, key: str, schema: pa.Schema) -> pa.Table:
-    """The rows of a file.
+    """Read the rows of a file.
 
     Raises:
         IntegrityError: it is damaged, or of another schema.
-        ObjectNotFoundError: there is none.
+        ObjectNotFoundError: it does not exist.
         StorageError: the store did not answer.
     """
     data = store.get(key)
@@ -139,7 +139,7 @@ def read_rows(store: ObjectStore, key: str, schema: pa.Schema) -> pa.Table:
 
 
 def read_whole(store: ObjectStore, key: str, schema: pa.Schema) -> pa.Table:
-    """As ``read_rows``, of a file of which nothing is known if it is damaged: then no rows."""
+    """Read rows as ``read_rows`` does; no rows from a damaged file."""
     try:
         return read_rows(store, key, schema)
     except IntegrityError:

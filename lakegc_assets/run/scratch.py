@@ -1,4 +1,4 @@
-"""Folders below the artifacts in which a command works, and which are gone afterwards."""
+"""Temporary folders below the artifacts, for one command each."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.base import ObjectStore
 
-#: Of a comparison, of a forecast, and of a look at what is needed. What a killed command leaves
-#: there is pruned.
+#: Folders of comparisons, of forecasts, and of looks at needed objects. A prune removes the files
+#: of killed commands.
 COMPARED: Final = "_compared"
 FORECAST: Final = "_forecast"
 NEEDED: Final = "_needed"
 
 
 class Folder(NamedTuple):
-    """A folder of an attempt, as tasks get it: picklable, and without secrets."""
+    """A folder of an attempt, for tasks: picklable, and without secrets."""
 
     connections: Connections
-    #: Of the attempt.
+    #: URL of the attempt.
     url: str
-    #: With a slash at its end.
+    #: Name of the folder, with a slash at its end.
     name: str
 
     def store(self) -> ObjectStore:
-        """The store rooted at the attempt."""
+        """Return the store rooted at the attempt."""
         return self.connections.open(self.url)
 
     def write(self, schema: pa.Schema, tables: Iterable[pa.Table]) -> list[Part]:
-        """Write rows to new files, none of which is empty."""
+        """Write rows to new, non-empty files."""
         return write_tables(self.store(), self.name, schema, tables)
 
     def remove(self) -> None:
-        """Delete all files of the folder; a warning says where that fails."""
+        """Delete all files of the folder; a failure is logged as a warning with its place."""
         remove(self.store(), self.name)
 
 
 @contextmanager
 def scratch(root: ArtifactRoot, repository: str, kind: str) -> Iterator[str]:
-    """The URL of a new folder in one that is named for a kind of work; it is emptied at the end."""
+    """Yield the URL of a new folder for a kind of work; the folder is emptied at the end."""
     name = f"{kind}/{secrets.token_hex(8)}"
     store = root.open(repository, name)
     try:
@@ -57,9 +57,9 @@ def scratch(root: ArtifactRoot, repository: str, kind: str) -> Iterator[str]:
 
 
 def remove(store: ObjectStore, folder: str = "") -> None:
-    """Delete what lies in a folder; where that fails a warning says so.
+    """Delete the files of a folder; a failure is only logged as a warning.
 
-    It is the last that is done: an error here would hide the one that ended the work.
+    This is the last step of a command: an error here would hide an earlier error of its work.
     """
     try:
         for page in store.list(folder):

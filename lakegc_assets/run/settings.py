@@ -1,8 +1,8 @@
 """The settings of a run: each with its type, unit, default, limits and help, declared once.
 
 The collector resource, the component's policies, the options of the command, the table in
-docs/operations.md and the errors are made of these fields. ``Settings`` has the same fields, with
-values that make sense together.
+docs/operations.md and the errors are generated from these fields. ``Settings`` has the same
+fields, and checks that their values are consistent.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from lakegc_assets.retention.retain import NO_RETAIN, Retain
 from lakegc_assets.run.bounds import Bounds
 from lakegc_assets.wording import duration
 
-#: What may become a candidate.
+#: The objects that may become candidates.
 Mode = Literal["unified", "committed", "uncommitted"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 Distribution = Literal["dynamic", "uniform"]
 Publish = Literal["unified", "sgc"]
 CompareWith = Literal["none", "unified", "sgc"]
-#: The source of which objects there are, and what a listing is held against.
+#: The source of the listing, and the source that the listing is compared with.
 Listing = Literal["store", "inventory"]
 ListingCheck = Literal["none", "inventory"]
 
@@ -43,7 +43,7 @@ MIN_SAFE_AGE: Final = timedelta(hours=24)
 _SAFE_HOURS: Final = duration(MIN_SAFE_AGE)
 CUTOFF_MARGIN: Final = timedelta(hours=1)
 MAX_BATCH: Final = 1000
-#: In days: beyond a hundred years a time is a slip, and no date can be computed.
+#: Most days of a time: more than a hundred years is a slip, and no date can be computed.
 MAX_DAYS: Final = 36_500
 
 _Tasks = Annotated[int, Bounds(1)]
@@ -294,7 +294,7 @@ class CollectorSettings(SharedSettings, RepositorySettings):
 
 
 class Settings(CollectorSettings):
-    """The settings of one run, which make sense together; times as such, rules parsed.
+    """The settings of one run: consistent, with times as ``timedelta`` and parsed rules.
 
     Raises:
         ConfigurationError: a value is beyond its limits, or values contradict each other.
@@ -308,7 +308,7 @@ class Settings(CollectorSettings):
     )
     @classmethod
     def _absent(cls, value: object) -> object:
-        """``--set backup_url=`` means none."""
+        """Take an empty text for None, as in ``--set backup_url=``."""
         return None if value == "" else value
 
     @field_validator("retain")
@@ -326,47 +326,47 @@ class Settings(CollectorSettings):
 
     @property
     def retained(self) -> Retain:
-        """The rules that keep more than lakeFS's."""
+        """The rules that keep more objects than lakeFS's."""
         return Retain.parse(self.retain)
 
     @property
     def min_age(self) -> timedelta:
-        """Younger objects are never candidates."""
+        """The least age of a candidate."""
         return timedelta(hours=self.min_age_hours)
 
     @property
     def clock_skew(self) -> timedelta:
-        """The most that clocks may differ."""
+        """The largest allowed difference between clocks."""
         return timedelta(seconds=self.clock_skew_seconds)
 
     @property
     def clean_every(self) -> timedelta:
-        """The whole store is listed if the last clean run is older."""
+        """The age of the last clean run after which the whole store is listed."""
         return timedelta(hours=self.clean_every_hours)
 
     @property
     def inventory_max_age(self) -> timedelta:
-        """Inventory reports that were begun earlier are refused."""
+        """The age after which an inventory report is refused."""
         return timedelta(days=self.inventory_max_age_days)
 
     @property
     def longest_commit(self) -> timedelta:
-        """The longest that a commit takes, with the hooks before it."""
+        """The longest duration of a commit, with the hooks before it."""
         return timedelta(seconds=self.longest_commit_seconds)
 
     @property
     def lease_duration(self) -> timedelta:
-        """The time for which a lease holds that is not renewed."""
+        """The time after which a lease expires unless it is renewed."""
         return timedelta(seconds=self.lease_duration_seconds)
 
     @property
     def lease_wait(self) -> timedelta:
-        """The time for which another run is waited for."""
+        """The longest wait for another run."""
         return timedelta(seconds=self.lease_wait_seconds)
 
     @property
     def pin_lifetime(self) -> timedelta:
-        """The time for which restored objects are left alone."""
+        """The time for which restored objects are pinned."""
         return timedelta(days=self.pin_days)
 
     @property
@@ -375,9 +375,9 @@ class Settings(CollectorSettings):
         return timedelta(days=self.trash_days)
 
     def changed(self, **values: Any) -> Settings:  # noqa: ANN401 - of any field
-        """These settings with other values of some fields."""
+        """Return the settings with other values of some fields."""
         now = self.to_json()
-        # To check all fields takes longer than what most callers do besides.
+        # A check of all fields takes longer than the rest of most callers' work.
         return self if now == now | values else Settings(**now | values)
 
     @model_validator(mode="after")
@@ -413,10 +413,10 @@ class Settings(CollectorSettings):
         return self
 
     def cutoff(self, start: datetime, grace_period: timedelta) -> datetime:
-        """The time before which an object must have been written to be a candidate.
+        """Return the time before which a candidate must have been written.
 
-        ``start``: of the run, by the store's clock. ``grace_period``: for how long the server lets
-        an address be linked.
+        ``start``: start of the run, by the store's clock. ``grace_period``: time for which the
+        server lets an address be linked.
         """
         if self.allow_unsafe_min_age:
             return start - self.min_age
@@ -424,13 +424,13 @@ class Settings(CollectorSettings):
         return start - (age + 2 * self.clock_skew + CUTOFF_MARGIN)
 
     def to_json(self) -> dict[str, Any]:
-        """The settings as JSON values, by their names; recorded in every manifest."""
-        # All values are plain: a deep copy of them would take longer than all else in a manifest.
+        """Return the settings as JSON values, by their names, as in every manifest."""
+        # All values are plain: a deep copy would take longer than the rest of a manifest.
         return vars(self).copy()
 
 
 def refusal(error: ValidationError) -> ConfigurationError:
-    """The error about wrong settings: the name of each, its value and its limits."""
+    """Return the error on wrong settings: the name of each, its value and its limits."""
     found = error.errors(include_url=False)
     return ConfigurationError(
         "; ".join(
@@ -441,14 +441,14 @@ def refusal(error: ValidationError) -> ConfigurationError:
 
 
 def recorded_retain(recorded: Iterable[Mapping[str, Any]]) -> Retain:
-    """The rules that keep more than lakeFS's by any of some settings, as manifests have them.
+    """Return the union of the ``retain`` rules of several recorded settings.
 
-    Those of earlier versions have no such rules.
+    Settings of earlier versions have no such rules.
     """
     return reduce(or_, (Retain.parse(one.get("retain")) for one in recorded), NO_RETAIN)
 
 
-#: Of times in manifests of earlier versions, which have seconds: names and units of today.
+#: Today's names and units of times, by the names in earlier manifests, which have seconds.
 _EARLIER: Final = {
     "min_age": ("min_age_hours", timedelta(hours=1)),
     "clock_skew": ("clock_skew_seconds", timedelta(seconds=1)),
@@ -462,7 +462,7 @@ _EARLIER: Final = {
 
 
 def as_today(recorded: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Settings of a manifest, whatever version wrote it, by the names of ``CollectorSettings``."""
+    """Return the settings of a manifest of any version, with today's names and units."""
     if "min_age" not in recorded:
         return recorded
     found = dict(recorded)

@@ -1,6 +1,7 @@
-"""Columns of text of any size: Arrow's ``string`` holds 2 GiB in one piece, 46.7 M addresses.
+"""Columns of text of any size: Arrow's ``string`` holds 2 GiB in one chunk, 46.7 M addresses.
 
-Beyond that it cannot be put together, taken from or looked up, so here that is ``large_string``.
+Larger ``string`` columns cannot be combined, indexed or looked up, so this module casts to
+``large_string``.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ _LARGE: Final = pa.large_string()
 
 
 def among(values: Strings, some: Strings) -> Strings:
-    """Mark the texts that are among others."""
+    """Return a mask of the texts that are among others."""
     return pc.is_in(values.cast(_LARGE), some.cast(_LARGE))
 
 
 def places(values: Strings, some: Strings) -> Strings:
-    """The first index of each text among others; null where it does not occur."""
+    """Return the first index of each text in another column; null if it does not occur."""
     return pc.index_in(values.cast(_LARGE), some.cast(_LARGE))
 
 
 def taken(column: pa.ChunkedArray, at: Strings) -> pa.ChunkedArray:
-    """The values of a column at some indices, in chunks; null where an index is null."""
+    """Return the values of a column at given indices, in chunks; null for a null index."""
     whole = column.cast(_LARGE) if column.type == pa.string() else column
     whole = whole.combine_chunks()
     pieces = [at.slice(begin, ROWS_EACH) for begin in range(0, len(at), ROWS_EACH)]
@@ -36,7 +37,7 @@ def taken(column: pa.ChunkedArray, at: Strings) -> pa.ChunkedArray:
 
 
 def in_order(rows: pa.Table, order: str | Sequence[tuple[str, str]]) -> pa.Table:
-    """Rows as ``sort_by`` orders them, in pieces."""
+    """Sort rows as ``sort_by`` does, in chunks."""
     if rows.num_rows < 2:  # noqa: PLR2004 - one row is in order
         return rows
     by = [(order, "ascending")] if isinstance(order, str) else list(order)
@@ -45,7 +46,7 @@ def in_order(rows: pa.Table, order: str | Sequence[tuple[str, str]]) -> pa.Table
 
 
 def first_of_each(ordered: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Mark the first of each group of equal texts in a sorted column."""
+    """Return a mask of the first of each group of equal texts in a sorted column."""
     begins = pc.not_equal(ordered.slice(1), ordered.slice(0, max(0, len(ordered) - 1)))
     first = pa.array([True] * min(1, len(ordered)), pa.bool_())
     return pa.chunked_array([first, *begins.chunks], pa.bool_())

@@ -1,11 +1,11 @@
 """The cache of decoded tables: Parquet datasets with the rows of many ranges or metaranges each.
 
-Ranges and metaranges are immutable and named by their content, so what is cached never goes stale.
-Each reader has a kind of its own, with a version that it raises when it changes. A file holds the
-rows of several tables, one after the other, beside a column with the id of the table; so engines
-read it as it is. An index says which tables are in a file, where, and what else is known of them.
-An index is named by the SHA-256 of its content and holds that of its file, so nothing damaged is
-ever taken for whole: it is decoded again. Anything in the cache may be deleted without harm.
+Ranges and metaranges are immutable and named by their content, so cached rows never become stale.
+Each reader has its own kind of cache, with a version that it raises when it changes. A file holds
+the rows of several tables in sequence, and a column with the id of the table, so engines read it
+directly. An index has the tables of a file, their offsets and their facts. Its name is the SHA-256
+of its content, and it holds the SHA-256 of its file: damage is always noticed, and the tables are
+decoded again. Any file of the cache may be deleted without harm.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.values import LISTING_SCHEMA
 
 _SUFFIX: Final = ".index"
-#: Part of the key of everything cached: the form of files and indexes.
+#: Part of each key: the form of files and indexes.
 _FORM: Final = "dataset-1"
 _TIME: Final = LISTING_SCHEMA.field("last_modified").type
-#: A table counts as so many rows: that much its line in the index is worth.
+#: Weight of a table's line in the index, in rows.
 _ROWS_OF_TABLE: Final = 50
-#: Files of fewer rows are small; so many small ones are written together, into files of about so
-#: many rows.
+#: Files of less weight are small. So many small files are rewritten into files of about
+#: ``COMPACTED_ROWS``.
 _SMALL_ROWS: Final = 250_000
 MANY_FILES: Final = 32
 COMPACTED_ROWS: Final = 2_000_000
-#: Work on one core to compare a row with its digest, in seconds; and rows of files that are
-#: compared here, since starting tasks takes longer.
+#: Seconds of one core to compare a row with its digest; and the most rows that this process
+#: compares itself, since starting tasks takes longer.
 _COMPARE_S: Final = 5e-8
 FEW_ROWS: Final = 100_000
-#: Looks at the indexes, where some are gone that were listed.
+#: Tries to read all indexes, if listed ones are removed meanwhile.
 _LOOKS: Final = 3
-#: Errors that a file of another kind raises when it is read as an index.
+#: Errors from reading a foreign file as an index.
 _NO_INDEX: Final = (
     pa.ArrowException, LookupError, TypeError, ValueError, AttributeError, OSError, RecursionError,
 )  # fmt: skip
@@ -62,13 +62,13 @@ class Kind(NamedTuple):
     """A kind of cached table, with the name of the column that has the ids of the tables."""
 
     name: str
-    #: Of the decoder: another one finds nothing.
+    #: Version of the decoder: a reader of another version finds no tables.
     version: int
     id_column: str
-    #: Rows of a file of several tables, about: what a reader holds at a time.
+    #: About the number of rows in a file of several tables, which a reader holds at a time.
     file_rows: int = 1_000_000
-    #: Makes of all rows of a file those that stand for them where it does not matter which table
-    #: they are of: fewer, where tables share most of their rows. They are cached beside the file.
+    #: Summarizes the rows of a file for uses in which the table of a row does not matter: fewer
+    #: rows, if tables share most of their rows. The summary is cached next to the file.
     summarize: Callable[[pa.Table], pa.Table] | None = None
 
     @property
@@ -84,24 +84,24 @@ class CacheFile:
     #: Key of its index, relative to the cache.
     index: str
     part: Part = field(compare=False)
-    #: Of the tables whose rows it holds, in their order.
+    #: Ids of its tables, in the order of their rows.
     table_ids: tuple[str, ...] = field(compare=False)
-    #: The file with what stands for its rows, where its kind has such.
+    #: The file with the summary of its rows, if its kind has one.
     summary: Part | None = field(default=None, compare=False)
 
     @property
     def parts(self) -> list[Part]:
-        """The files of its rows."""
+        """The files of its rows and of their summary."""
         return [self.part] if self.summary is None else [self.part, self.summary]
 
     @property
     def weight(self) -> int:
-        """Its rows, and what its index is worth of them."""
+        """Its rows, plus the weight of its index in rows."""
         return self.part.rows + _ROWS_OF_TABLE * len(self.table_ids)
 
 
 class Slot(NamedTuple):
-    """The place of one table: a file and the rows in it, and what else is known of the table."""
+    """The place of one table: a file, the rows in it, and the facts of the table."""
 
     file: CacheFile
     offset: int
@@ -113,13 +113,13 @@ class Decoded(NamedTuple):
     """A table to be cached: a range or a metarange."""
 
     table_id: str
-    #: Without the column of its id.
+    #: Its rows without the column of its id.
     rows: pa.Table
-    #: What else is known of it, as JSON values.
+    #: Other facts of the table, as JSON values.
     facts: Mapping[str, Any]
 
     def select(self, columns: Sequence[str]) -> Decoded:
-        """The table with some of its columns."""
+        """Return the table with some of its columns."""
         return self._replace(rows=self.rows.select(columns))
 
 
@@ -130,12 +130,12 @@ class TableCache:
         self._store, self._kind = store, kind
 
     def slots(self) -> dict[str, Slot]:
-        """Slots of all cached tables; damaged files are left out."""
+        """Return the slots of all cached tables, without damaged files."""
         return _chosen(self._indexes())
 
     def write(self, tables: Sequence[Decoded]) -> dict[str, Slot]:
-        """Cache some tables of the same columns; a reader finds all of their slots or none."""
-        # A table that stands twice in a file would be read twice.
+        """Cache tables with equal columns; a reader finds all of their slots or none."""
+        # A table that is twice in a file would be read twice.
         tables = list({table.table_id: table for table in tables}.values())
         rows = self._joined(tables)
         parts = {"file": self._write(rows)}
@@ -157,7 +157,7 @@ class TableCache:
         return write_part(self._store, self._kind.folder, rows, plain=True)
 
     def write_all(self, tables: Iterable[Decoded]) -> Iterator[tuple[Decoded, Slot]]:
-        """Cache tables as they come, in files of several; each with its slot."""
+        """Cache tables from a stream, in files of several; yields each with its slot."""
         waiting: list[Decoded] = []
         weight = 0
         for table in tables:
@@ -179,16 +179,16 @@ class TableCache:
         decode: Callable[[Sequence[str]], Iterable[Decoded]],
         columns: Sequence[str] | None = None,
     ) -> Iterator[tuple[Decoded, bool]]:
-        """Cached tables first, then the others, which are decoded and cached.
+        """Yield cached tables first, then the missing ones, which are decoded and cached.
 
         Args:
-            slots: of the cached tables, by their ids; what is damaged of them is decoded again.
-            missing: ids of the others.
+            slots: slots of the cached tables by id; damaged tables are decoded again.
+            missing: ids of the tables to decode.
             decode: decodes tables by their ids.
-            columns: to read; None for all but the id of the table.
+            columns: columns to read; None for all but the id of the table.
 
         Yields:
-            Each table, and whether it came from the cache.
+            Each table, and True if it came from the cache.
         """
         others = list(missing)
         ids = {id(slot): table_id for table_id, slot in slots.items()}
@@ -214,11 +214,11 @@ class TableCache:
     def read(
         self, file: CacheFile, slots: Iterable[Slot], columns: Sequence[str] | None = None
     ) -> list[pa.Table] | None:
-        """The rows of some tables of one file, in the order of their slots; None if it is damaged.
+        """Return the rows of tables of one file, ordered as their slots; None if it is damaged.
 
-        A damaged file is forgotten, so that the next reader does not meet it again.
+        A damaged file is forgotten, so that no later reader tries it.
 
-        ``columns``: to read; None for all but the id of the table.
+        ``columns``: columns to read; None for all but the id of the table.
         """
         try:
             whole = read_part(self._store, file.part, columns)
@@ -233,12 +233,12 @@ class TableCache:
             chosen[slot.offset : slot.offset + slot.rows] = True
         if chosen.all():
             return [whole.slice(slot.offset, slot.rows) for slot in slots]
-        # A slice would hold the whole file for as long as somebody holds the slice.
+        # A slice would keep the whole file in memory as long as the slice lives.
         offsets, rows = np.cumsum(chosen) - chosen, whole.filter(pa.array(chosen))
         return [rows.slice(offsets[slot.offset] if slot.rows else 0, slot.rows) for slot in slots]
 
     def is_whole(self, file: CacheFile) -> bool:
-        """Return whether a file and what stands for its rows are whole; else it is forgotten."""
+        """Return True if a file and its summary are undamaged; a damaged file is forgotten."""
         try:
             for part in file.parts:
                 read_part(self._store, part, [])
@@ -257,14 +257,14 @@ class TableCache:
         *,
         summarized: bool = False,
     ) -> DataFrame:
-        """The rows of some tables, all of them and no others, of the cache at ``url``.
+        """Return a frame with exactly the rows of given tables, from the cache at ``url``.
 
-        ``schema``: of the files.
-        ``summarized``: whether what stands for the rows will do, of files with no other tables.
+        ``schema``: schema of the files.
+        ``summarized``: True if summaries will do, for files in which all tables are wanted.
 
         Raises:
-            IntegrityError: a file is missing or damaged; where the session compares files later,
-                computing the frame raises it.
+            IntegrityError: a file is missing or damaged. Some sessions compare files only when the
+                frame is computed, and raise it then.
         """
         id_column = self._kind.id_column
         found: list[DataFrame] = []
@@ -285,17 +285,17 @@ class TableCache:
         return union_all(*found)
 
     def forget(self, files: Iterable[CacheFile]) -> None:
-        """Let the next reader not find some files; the files themselves stay until they are pruned.
+        """Remove the indexes of files; the files themselves stay until a prune.
 
-        Who has read their indexes may be about to read them.
+        A reader that has read an index before may still read its file.
         """
         self._store.delete_many([file.index for file in files])
 
     def compact(self) -> dict[str, Slot]:
-        """Rewrite small files together if there are many, and return the slots of all tables.
+        """Rewrite many small files as larger ones, and return the slots of all tables.
 
-        A table is found at every moment: indexes go when another one has their tables. Who is
-        killed before that leaves some tables in two files, of which the larger one counts.
+        Readers find a table at every moment: an index is removed after another index has its
+        tables. A kill in between leaves tables in two files, of which the larger one is used.
         """
         indexes = self._indexes()
         slots = _chosen(indexes)
@@ -308,7 +308,7 @@ class TableCache:
         return self.slots()
 
     def _rewrite(self, files: Sequence[CacheFile], slots: Mapping[str, Slot]) -> None:
-        """Write the tables of some files to one, but for those that are read from another."""
+        """Write the tables of several files to one, except tables that are read from another."""
         found: list[Decoded] = []
         whole: list[CacheFile] = []
         for file in files:
@@ -324,11 +324,11 @@ class TableCache:
         self.forget(whole)
 
     def unneeded(self, wanted: AbstractSet[str], before: datetime) -> Iterator[tuple[str, int]]:
-        """Key and size (bytes) of what nobody needs, each index before its file.
+        """Yield key and size (bytes) of unneeded files, each index before its file.
 
-        A file goes as a whole: where it was written before a time, by the store's clock, and none
-        of its tables is wanted. So do files that no index names, which a killed writer leaves, or
-        which were written together with others, and files of other versions.
+        A file is removed as a whole, if it was written before ``before``, by the store's clock, and
+        none of its tables is wanted. Files without an index go too, as a killed writer or a rewrite
+        leaves them, and files of other versions.
         """
         listed = pa.Table.from_batches(
             list(self._store.list(f"{self._kind.name}/")), LISTING_SCHEMA
@@ -349,7 +349,7 @@ class TableCache:
         yield from ((key, size) for key, size in sizes.items() if key not in named)
 
     def _indexes(self) -> dict[CacheFile, dict[str, Slot]]:
-        """The tables of each file, by all indexes that are whole."""
+        """Return the tables of each file, by all undamaged indexes."""
         found: dict[str, dict[str, Slot]] = {}
         for _ in range(_LOOKS):
             keys = [
@@ -360,13 +360,13 @@ class TableCache:
             ]
             read = {key: self._index(key) for key in keys if key not in found}
             found |= {key: slots for key, slots in read.items() if slots is not None}
-            # What was written together meanwhile is in an index that was not listed.
+            # A rewrite has removed an index, and the listing may lack the new one: list again.
             if None not in read.values():
                 break
         return {next(iter(slots.values())).file: slots for slots in found.values() if slots}
 
     def _index(self, key: str) -> dict[str, Slot] | None:
-        """The tables that an index names: none if it is damaged; None if it is not there."""
+        """Return the tables of an index: empty if it is damaged; None if it does not exist."""
         try:
             data = self._store.get(key)
         except ObjectNotFoundError:
@@ -375,19 +375,19 @@ class TableCache:
             return {}
         try:
             return _slots_of(key, parquet.decode(data))
-        # A file of another kind, by whoever wrote it, has a digest as well.
+        # A foreign file may be named by its digest as well.
         except _NO_INDEX:
             return {}
 
 
 @relation
 def _of_tables(rows: DataFrame, chosen: DataFrame, id_column: str, *columns: str) -> DataFrame:
-    """Columns of the rows whose table is one of those that are chosen by their ids."""
+    """Return columns of the rows of chosen tables, by their ids."""
     return rows.join(chosen, id_column, "left_semi").select(*columns)
 
 
 def by_file(slots: Iterable[Slot]) -> list[tuple[CacheFile, list[Slot]]]:
-    """Slots by the files that they are in, so that each file is read once."""
+    """Group slots by their files, so that each file is read once."""
     found: dict[str, tuple[CacheFile, list[Slot]]] = {}
     for slot in slots:
         found.setdefault(slot.file.index, (slot.file, []))[1].append(slot)
@@ -397,9 +397,9 @@ def by_file(slots: Iterable[Slot]) -> list[tuple[CacheFile, list[Slot]]]:
 def forget_damaged(
     tasks: Tasks, connections: Connections, kind: Kind, slots: Iterable[Slot], most: int
 ) -> bool:
-    """Forget the files of some slots that are not what they were; whether there are any.
+    """Forget the damaged files of given slots; return True if there are any.
 
-    ``most``: of the tasks that compare them.
+    ``most``: the most tasks that compare them.
     """
     files = [file for file, _ in by_file(slots)]
     costs = [file.part.rows * _COMPARE_S for file in files]
@@ -411,17 +411,17 @@ def forget_damaged(
 
 def _are_damaged(connections: Connections, kind: Kind, files: Sequence[CacheFile]) -> bool:
     cache = TableCache(connections.cache(), kind)
-    # All of them, so that each that is damaged is forgotten.
+    # Without a short cut, so that each damaged file is forgotten.
     return False in [cache.is_whole(file) for file in files]
 
 
 def _read_together(
     slots: Mapping[str, Slot],
 ) -> list[tuple[list[CacheFile], set[str] | None]]:
-    """Files that one frame may read, with the ids that are chosen from it; None for all.
+    """Group files that one frame may read, with the ids to choose from it; None for all ids.
 
-    A table may be in several files. So these are not read together where that would give its rows
-    twice: what is chosen by its id from one of them is in no other one.
+    A table may be in several files, and must not be read twice. So if a table of one file is chosen
+    by its id, no other file of the same frame has that table.
     """
     whole: list[CacheFile] = []
     mixed: list[tuple[list[CacheFile], set[str], set[str]]] = []
@@ -446,7 +446,7 @@ def _read_together(
 
 
 def _chosen(indexes: Mapping[CacheFile, Mapping[str, Slot]]) -> dict[str, Slot]:
-    """One place for each table: what is in several files is read from the largest."""
+    """Return one slot for each table: a table in several files is read from the largest."""
     slots: dict[str, Slot] = {}
     for file in sorted(indexes, key=lambda file: (file.weight, file.index)):
         slots.update(indexes[file])
@@ -470,7 +470,7 @@ def _slots_of(key: str, index: pa.Table) -> dict[str, Slot]:
 
 
 def _batches(files: Iterable[CacheFile]) -> list[list[CacheFile]]:
-    """Files in groups of about so many rows as one should have."""
+    """Group files to about ``COMPACTED_ROWS`` rows."""
     batches: list[list[CacheFile]] = []
     weight = COMPACTED_ROWS
     for file in sorted(files, key=lambda file: (file.weight, file.index)):

@@ -1,4 +1,4 @@
-"""The undo of a sweep: a sentence before it about how far it is possible, facts after it."""
+"""Sentences and facts on how far a sweep can be undone, before it and after it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Final
 from lakegc_assets.storage.values import Recovery
 from lakegc_assets.wording import counted, duration
 
-#: Rules may say more days than the calendar has.
+#: Most days of a period; rules may have more days than the calendar.
 _MOST_DAYS: Final = 36_500
 
 
 def with_trash(recovery: Recovery, stays: timedelta) -> Recovery:
-    """The recovery options of a store, limited by the time that trash stays; 0 for no trash."""
+    """Return the recovery options of a store, limited by the lifetime of trash; 0 for no trash."""
     if recovery.kind != "trash":
         return recovery
     if not stays:
@@ -23,7 +23,7 @@ def with_trash(recovery: Recovery, stays: timedelta) -> Recovery:
 
 
 def whether_undone(recovery: Recovery, backup_url: str | None) -> str:
-    """A sentence about a sweep that is to come, of a mark that is backed up before or not."""
+    """Return a sentence on the undo of a sweep to come, with or without a backup of its mark."""
     if recovery.kind == "unknown":
         also = " from the store, besides from its backup" if backup_url else ""
         return f"it is not known whether this sweep can be undone{also}: {recovery.notice}"
@@ -38,21 +38,21 @@ def whether_undone(recovery: Recovery, backup_url: str | None) -> str:
 
 
 def kept_until(since: datetime, days: float) -> datetime:
-    """The end of a period that began then; at most a hundred years later."""
+    """Return the end of a period of days; at most a hundred years later."""
     return since + timedelta(days=min(days, _MOST_DAYS))
 
 
 def recovery_facts(recovery: Recovery, since: datetime) -> dict[str, object]:
-    """The recovery facts in the manifest of a sweep: kind, days, notice, and until when.
+    """Return the recovery facts for the manifest of a sweep: kind, days, notice, and end.
 
-    ``since`` is when the first object may have been deleted, UTC.
+    ``since``: the earliest time of a delete, UTC.
     """
     until = None if recovery.days is None else kept_until(since, recovery.days)
     return {**recovery._asdict(), "until": until and until.isoformat()}
 
 
 def undoable(facts: Mapping[str, Any], now: datetime) -> str:
-    """A sentence about what a sweep deleted, by the facts of its manifest."""
+    """Return a sentence on the undo of a finished sweep, by the facts of its manifest."""
     return f"{_of_this_try(facts, now)}{_of_earlier_tries(facts.get('perhaps_kept', 0))}"
 
 
@@ -78,7 +78,7 @@ def _of_this_try(facts: Mapping[str, Any], now: datetime) -> str:
 
 
 def _but_for(objects: int) -> str:
-    """A clause on the objects that cannot be had back from there; older sweeps have no number."""
+    """Return a clause on the objects that are not there; older sweeps have no number."""
     if not objects:
         return ""
     those = counted(objects, "object", "objects")
