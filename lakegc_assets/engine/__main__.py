@@ -1,6 +1,6 @@
-"""``python -m lakegc_assets.engine``: makes, once, the archive that lets Spark start fast here.
+"""``python -m lakegc_assets.engine``: creates the class archive for a fast start of Spark, once.
 
-Where none can be made (the folder cannot be written, this Java makes none), Spark starts without.
+If the folder is not writable, or this Java creates no archive, Spark starts without one.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from lakegc_assets.engine.spark_session import (
     REQUIRED,
 )
 
-# Folders that Spark would add to its class path, of which no archive can be made, and what would
-# take it elsewhere.
+# Variables that add folders to Spark's class path, which prevents an archive, or that select
+# another Spark.
 _UNSET: Final = (
     *("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH"),
     FILE_VARIABLE,
     REMOTE_VARIABLE,
 )
-#: Archives that stay, the newest: each installation makes one, of almost 200 MB.
+#: Newest archives that stay: each installation makes one of almost 200 MB.
 _KEPT: Final = 4
 
 
 def main() -> None:
-    """Make the archive, unless it is there."""
+    """Create the archive, unless it exists."""
     path = archive_path()
     if path is None or os.access(path, os.F_OK):
         return
@@ -49,7 +49,7 @@ def main() -> None:
             new = Path(folder, path.name)
             options = f"-XX:ArchiveClassesAtExit={new} {QUIET}"
             use_spark(TRAINING, options, json.dumps(FOR_FEW_ROWS))
-            # An empty file where Spark runs and its Java makes no archive: that is not tried again.
+            # If Spark runs and its Java makes no archive, an empty file prevents another try.
             new.touch()
             new.replace(path)
         for other in sorted(path.parent.glob("spark-*.jsa"), key=_time)[:-_KEPT]:
@@ -61,13 +61,13 @@ def _time(path: Path) -> float:
 
 
 def use_spark(script: Path, options: str, *arguments: str) -> None:
-    """Run a script with a session as a run has it; its JVM has ended when this returns."""
+    """Run a script with the Spark session of a run; its JVM has ended when this returns."""
     home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
     settings = LOCAL | REQUIRED | {OPTIONS: f"{LOCAL[OPTIONS]} {options}"}
-    given = [f"--conf={name}={value}" for name, value in settings.items()]
+    options_of_settings = [f"--conf={name}={value}" for name, value in settings.items()]
     environment = {name: value for name, value in os.environ.items() if name not in _UNSET}
     subprocess.run(  # noqa: S603 - Spark's own program
-        [str(Path(home, "bin", "spark-submit")), *given, str(script), *arguments],
+        [str(Path(home, "bin", "spark-submit")), *options_of_settings, str(script), *arguments],
         check=True,
         env={"SPARK_LOCAL_IP": "127.0.0.1", **environment, "PYSPARK_PYTHON": sys.executable},
         stdin=subprocess.DEVNULL,

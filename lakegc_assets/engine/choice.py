@@ -10,7 +10,7 @@ from typing import Final, Literal, get_args
 
 from lakegc_assets.wording import counted
 
-#: What a user may ask for.
+#: Values of the setting ``engine``.
 EngineSetting = Literal["auto", "embedded", "spark"]
 ENGINE_SETTINGS: Final[tuple[EngineSetting, ...]] = get_args(EngineSetting)
 
@@ -22,14 +22,14 @@ class Engine:
     Attributes:
         kind: ``embedded``: threads and processes of this machine, no JVM; ``spark``: a Spark
             session, classic or Connect.
-        reason: why it is this one, as half a sentence.
+        reason: the reason for the choice, as a clause.
     """
 
     kind: Literal["embedded", "spark"]
     reason: str
 
     def __str__(self) -> str:
-        """As logs and reports show it."""
+        """Return the form of logs and reports."""
         return f"{self.kind} ({self.reason})"
 
 
@@ -39,10 +39,10 @@ def choose_engine(
     """Choose the engine of a run.
 
     Args:
-        setting: what was asked for.
-        configured_by: what configures Spark; empty where nothing does.
-        rows: that the run is known to list and to decode.
-        embedded_rows: more than these are left to Spark where nothing else is said.
+        setting: the setting ``engine``.
+        configured_by: the source of Spark's configuration; empty for none.
+        rows: rows that the run is known to list and to decode.
+        embedded_rows: with the setting ``auto``, more rows than these are left to Spark.
     """
     if setting != "auto":
         return Engine(setting, f"engine is set to {setting}")
@@ -59,6 +59,6 @@ def choose_engine(
 
 
 def has_java() -> bool:
-    """Return whether Spark would find a Java: the one of ``JAVA_HOME``, or the one on the path."""
+    """Return True if Spark would find a Java: from ``JAVA_HOME``, else on the path."""
     home = os.environ.get("JAVA_HOME")
     return shutil.which("java", path=str(Path(home, "bin")) if home else None) is not None

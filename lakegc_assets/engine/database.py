@@ -1,12 +1,12 @@
-"""The one DuckDB of this process: its named queries, and the SQL of relations, which is made once.
+"""The DuckDB of this process: its named queries, and the cached SQL of relations.
 
-SQLFrame copies and hashes the plan of a frame at each operation: some ten milliseconds for each. A
-relation is a pure function, so its SQL depends on nothing but the columns of its frames and its
-other arguments. What it was for these is used again, with other names, and with other moments: each
-run has a cutoff of its own.
+SQLFrame copies and hashes the plan of a frame at each operation, which takes some ten milliseconds.
+A relation is a pure function: its SQL depends only on the columns of its frames and on its other
+arguments. So the SQL for equal arguments is used again, with other names of queries and other
+times, since each run has its own cutoff.
 
-A query names those that it reads. DuckDB gets them together, as the ``WITH`` of what is computed: a
-view in its catalog would be bound again, with all that lies below it, for each view on top of it.
+A query names other queries. DuckDB gets all of them in the ``WITH`` clause of one statement. With
+views in its catalog, each view would bind all views below it again.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from lakegc_assets.engine.folders import SpillFolder
 from lakegc_assets.engine.plans import Plan, PlanCache, Query, plans_file
 from lakegc_assets.errors import ConfigurationError
 
-#: The names of queries.
+#: Names of queries.
 _NAME: Final = re.compile(r"\blakegc_\d+\b")
-#: Moments in the SQL of relations that is used again, and the microsecond of the first.
+#: Placeholders for times in cached SQL, and the microseconds of the first placeholder.
 _MOMENT: Final = re.compile(r"9998-01-01 00:00:00\.1(\d{5})\+00:00")
 _FIRST: Final = 100_000
-#: Arguments of relations that are equal where their texts are.
+#: Types of relation arguments that are equal if their texts are.
 _PLAIN: Final = (str, int, float, bool, datetime, type(None))
-#: Bytes of the limit for each thread: what a join or an aggregate cannot spill, it holds once for
-#: each thread, so that many threads run out of memory with which a few get along.
+#: Memory limit in bytes for each thread. Each thread holds its own part of a join or an aggregate
+#: that cannot spill, so many threads run out of memory that is enough for a few.
 THREAD_MEMORY: Final = 512 << 20
 #: The oldest DuckDB whose answers are right. Versions 1.5.0 to 1.5.2 omit rows from some queries
 #: with ORDER BY and LIMIT, so that lakeFS would be asked about fewer candidates than it serves.
@@ -51,10 +51,10 @@ OLDEST_DUCKDB: Final = Version("1.5.3")
 
 
 class _OwnFrame(DuckDBDataFrame):
-    """A frame whose parts are one only where their SQL is.
+    """A frame whose plan parts are identified by their whole SQL.
 
-    SQLFrame takes parts of a plan for one another that have the same eight digits of a CRC: one
-    live set for another, once in forty million pairs.
+    SQLFrame identifies them by the eight digits of a CRC: it would take one live set for another in
+    one of forty million pairs.
     """
 
     def _create_hash_from_expression(self, expression: exp.Expression) -> str:
@@ -63,14 +63,14 @@ class _OwnFrame(DuckDBDataFrame):
 
 
 class _OwnSession(DuckDBSession):
-    """SQLFrame keeps one session of each class: this one is nobody else's."""
+    """A session of its own, since SQLFrame keeps one shared session for each class."""
 
     _df = _OwnFrame
     database: Database
 
     @property
     def _random_id(self) -> str:
-        """As SQLFrame makes it, which parses each as SQL: most of the work of a frame."""
+        """A random id in SQLFrame's form; SQLFrame parses each as SQL: most of a frame's work."""
         name = f"r{uuid4().hex}"
         self.known_ids.add(name)
         return name
@@ -81,7 +81,7 @@ class _OwnSession(DuckDBSession):
 
 
 class _UnknownArgumentError(Exception):
-    """An argument of a relation that cannot be compared with one of another call."""
+    """An argument of a relation that cannot be compared with the argument of another call."""
 
 
 def _refuse(*_: object) -> Any:  # noqa: ANN401 - it never returns
@@ -89,10 +89,10 @@ def _refuse(*_: object) -> Any:  # noqa: ANN401 - it never returns
 
 
 class _AnyMoment(datetime):
-    """A placeholder for a time that a relation is given, which can be used as a literal only.
+    """A placeholder for a time argument of a relation, which can only be used as a literal.
 
     Attributes:
-        given: the moment that was given.
+        given: the time of the argument.
     """
 
     given: datetime
@@ -105,7 +105,7 @@ class _AnyMoment(datetime):
 
     @classmethod
     def number(cls, number: int, given: datetime) -> _AnyMoment:
-        """The placeholder of a number, in place of a given time."""
+        """Return the placeholder of a number for a given time."""
         moment = cls(9998, 1, 1, microsecond=_FIRST + number, tzinfo=timezone.utc)
         moment.given = given
         return moment
@@ -121,11 +121,11 @@ def _require_right_answers() -> None:
 
 
 class Database:
-    """DuckDB, in memory, and the folder into which it spills.
+    """An in-memory DuckDB, and the folder into which it spills.
 
     Args:
-        memory: bytes that it may use; beyond them it spills.
-        plans: of relations.
+        memory: bytes that it may use before it spills.
+        plans: cached plans of relations.
 
     Raises:
         ConfigurationError: the installed DuckDB is older than ``OLDEST_DUCKDB``.
@@ -141,14 +141,14 @@ class Database:
                 "autoinstall_known_extensions": "false",
                 "autoload_known_extensions": "false",
                 "allow_community_extensions": "false",
-                # Rows have no order but the one that a relation gives them.
+                # Rows have no order, unless a relation sorts them.
                 "preserve_insertion_order": "false",
-                # What a query held goes back within seconds: tasks in processes may come next.
+                # Frees the memory of a query within seconds: processes with tasks may come next.
                 "allocator_background_threads": "true",
             }
         )
         self.connection.execute("SET TimeZone = 'UTC'")
-        # Some versions draw one into the output of a process without a script.
+        # Some versions write a progress bar to the output of a process without a script.
         self.connection.execute("SET enable_progress_bar = false")
         ((self.cores,),) = self.connection.execute("SELECT current_setting('threads')").fetchall()
         self._threads = 0
@@ -167,29 +167,29 @@ class Database:
         self._made: ContextVar[list[Query] | None] = ContextVar("made", default=None)
 
     def limit(self, memory: int) -> None:
-        """Let it use so many bytes; what another thread computes is waited for."""
+        """Set the memory limit in bytes; waits for the computation of another thread."""
         with self.lock:
             if memory != self._memory:
                 self.connection.execute(f"SET memory_limit = '{memory}B'")
                 self._memory = memory
-            # Whoever was interrupted at the end of ``one_thread`` may have left it there.
+            # An interrupt at the end of ``one_thread`` may have left the limit of one thread.
             self.use_threads(memory)
 
     def use_threads(self, memory: int) -> None:
-        """Let queries have the threads that a memory limit has room for."""
+        """Set the number of threads for which a memory limit is enough."""
         self.set_threads(max(1, min(self.cores, memory // THREAD_MEMORY)))
 
     def set_threads(self, threads: int) -> None:
-        """Let queries have so many threads."""
+        """Set the number of threads of queries."""
         if threads != self._threads:
-            # Whoever is interrupted in between leaves nothing known.
+            # An interrupt in between must leave the number unknown.
             self._threads = 0
             self.connection.execute(f"SET threads = {threads}")
             self._threads = threads
 
     @contextmanager
     def one_thread(self, memory: int) -> Iterator[None]:
-        """Compute in one thread, which takes the least memory; no other thread of ours computes.
+        """Compute in one thread, which needs the least memory; other threads of ours wait.
 
         ``memory``: bytes that it may use meanwhile.
         """
@@ -203,24 +203,24 @@ class Database:
                 self.limit(usual)
 
     def close(self) -> None:
-        """End it, and remove what it has spilled; in a fork this is its parent's affair."""
+        """Close DuckDB, and remove its spilled files; a forked process leaves both alone."""
         if os.getpid() != self._process:
             return
         self.connection.close()
         self.spill.remove()
-        # Frames that are still there hold the session; DuckDB complains about what outlives it.
+        # Remaining frames hold the session, and DuckDB complains about objects that outlive it.
         vars(self._frames).clear()
         vars(self).clear()
 
     # Sessions
 
     def enter(self) -> None:
-        """Let one more session use it."""
+        """Count one more session."""
         with self.lock:
             self._sessions += 1
 
     def leave(self) -> None:
-        """Forget all queries when the last session ends: those of one may name those of another."""
+        """Forget all queries at the end of the last session: sessions share queries."""
         with self.lock:
             self._sessions -= 1
             if self._sessions:
@@ -234,11 +234,11 @@ class Database:
     # Queries
 
     def read(self, sql: str, schema: pa.Schema | None = None) -> DuckDBDataFrame:
-        """A frame of what a query gives, which is computed later.
+        """Return the lazy frame of a query.
 
         Args:
             sql: in DuckDB's SQL.
-            schema: of its rows, where it is known: DuckDB is asked once for its types.
+            schema: schema of its rows, if it is known: DuckDB is asked once for its types.
         """
         columns = self._described.get(schema)
         if columns is None:
@@ -248,9 +248,9 @@ class Database:
         return self._frame_of(self._add(sql, columns))
 
     def register(self, rows: pa.Table) -> DuckDBDataFrame:
-        """A frame of rows of this process."""
+        """Return a frame of rows of this process."""
         if not rows.num_rows and rows.schema in self._described:
-            # DuckDB takes longer to learn of a table than to see that there is nothing in it.
+            # To register a table takes DuckDB longer than a query without rows.
             known = self._described[rows.schema]
             nulls = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in known)
             return self._frame_of(self._add(f"SELECT {nulls} WHERE false", known))
@@ -264,9 +264,9 @@ class Database:
         return self._frame_of(query)
 
     def query(self, frame: Any, columns: Sequence[str]) -> str:  # noqa: ANN401 - PySpark's or ours
-        """The SQL that gives some columns of a frame, with all the queries that it names.
+        """Return the SQL for some columns of a frame, with all the queries that it names.
 
-        SQLFrame takes some milliseconds for it, which a frame that is one of them needs not.
+        A named query needs no SQLFrame, which would take some milliseconds.
         """
         if query := self._query_of.get(frame):
             listed = ", ".join(f'"{column}"' for column in columns)
@@ -275,7 +275,7 @@ class Database:
         return self._with_named(f"FROM ({sql})")
 
     def _with_named(self, sql: str) -> str:
-        """SQL without a ``WITH`` of its own, after one with the queries that it names."""
+        """Put the queries that SQL names into a ``WITH`` clause before it; it must not have one."""
         found: dict[str, str] = {}
         unread = [sql]
         while unread:
@@ -284,7 +284,7 @@ class Database:
                 if query is not None and query.sql is not None and name not in found:
                     found[name] = query.sql
                     unread.append(query.sql)
-        # What a query names is older. As with a view, each use of one is planned for itself.
+        # A query names older queries only. As with views, each use of one is planned separately.
         named = [
             f'"{name}" AS NOT MATERIALIZED ({found[name]})' for name in sorted(found, key=_age)
         ]
@@ -309,10 +309,10 @@ class Database:
         return query
 
     def _frame_of(self, query: Query) -> DuckDBDataFrame:
-        """The frame of a query.
+        """Return the frame of a query.
 
-        ``table`` of the session gives the same, after it has parsed the names as SQL, and keeps
-        each in a catalog of its own.
+        SQLFrame's ``session.table`` returns the same, but parses the names as SQL, and keeps each
+        in its own catalog.
         """
         columns = [exp.column(name) for name, _type in query.columns]
         plan = exp.Select(expressions=columns).from_(exp.table_(query.name), copy=False)
@@ -321,7 +321,7 @@ class Database:
         return frame
 
     def _named(self, frame: DuckDBDataFrame) -> DuckDBDataFrame:
-        """The frame as a named query, so that its plan is that name alone."""
+        """Return the frame as a named query, so that its plan consists of the name."""
         if frame in self._query_of:
             return frame
         _require_kept_keys(frame.expression)
@@ -332,12 +332,12 @@ class Database:
     def apply(
         self, rule: Callable[..., Any], args: Sequence[object], kwargs: dict[str, object]
     ) -> DuckDBDataFrame:
-        """Apply a relation, with cached SQL where the same arguments were planned before.
+        """Apply a relation, with cached SQL if the same arguments were planned before.
 
         Args:
             rule: the relation.
-            args: its arguments.
-            kwargs: more of them.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
         """
         frames: list[DuckDBDataFrame] = []
         moments: list[_AnyMoment] = []
@@ -365,20 +365,20 @@ class Database:
         return self._repeat(known, frames, moments)
 
     def _as_given(self, value: object, frames: list[DuckDBDataFrame]) -> object:
-        """An argument whose frames are named, each of which is added to ``frames`` once."""
+        """Name the frames in an argument, and add each to ``frames`` once."""
         if isinstance(value, DuckDBDataFrame):
             named = self._named(value)
             if not any(named is frame for frame in frames):
                 frames.append(named)
             return named
         if isinstance(value, (list, tuple)):
-            return [self._as_given(one, frames) for one in value]
+            return [self._as_given(item, frames) for item in value]
         return value
 
     def _repeat(
         self, known: Plan, frames: Sequence[DuckDBDataFrame], moments: Sequence[_AnyMoment]
     ) -> DuckDBDataFrame:
-        """The frame of a relation by its cached SQL, with other frames and times put in."""
+        """Return the frame of a relation from its cached SQL, with these frames and times."""
         given = dict(zip(known.inputs, frames, strict=True))
         queries = {name: self._query_of[frame] for name, frame in given.items()}
         texts = [moment.given.astimezone(timezone.utc).isoformat(sep=" ") for moment in moments]
@@ -392,7 +392,7 @@ class Database:
 
     @contextmanager
     def _noting(self, *, outside: bool) -> Iterator[list[Query]]:
-        """The queries that are made meanwhile; ``outside`` if an outer list gets them, too."""
+        """Collect the queries that are made meanwhile; ``outside``: for an outer list, too."""
         made: list[Query] = []
         outer = self._made.get()
         token = self._made.set(made)
@@ -405,14 +405,14 @@ class Database:
 
 
 def _require_kept_keys(plan: exp.Expression) -> None:
-    """Require that no key of an outer join is read from a side that may have no row for it.
+    """Require that no key of an outer join is read from a side that may lack its row.
 
-    In PySpark the key by whose name two frames were joined is one column. SQLFrame takes the second
-    use of its name in one expression for the column of the second frame, which is null where that
-    has no row; behind a full outer join the first one for that of the first frame.
+    In PySpark the key of a join by name is one column. SQLFrame takes the second use of its name in
+    an expression for the column of the second frame, which is null if that frame lacks the row.
+    After a full outer join it takes the first use for the column of the first frame.
 
     Raises:
-        ValueError: one is. The relation has to name what it needs before it joins, or once.
+        ValueError: a key is read so. The relation has to rename it before the join, or use it once.
     """
     for select in plan.find_all(exp.Select):
         joins = select.args.get("joins") or []
@@ -438,16 +438,16 @@ def _require_kept_keys(plan: exp.Expression) -> None:
 
 
 def _age(name: str) -> int:
-    """The sort key of names: those that came first have the smaller ones."""
+    """Return the sort key of a name: older names have smaller keys."""
     return int(name.rpartition("_")[2])
 
 
 def _as_key(value: object, frames: Sequence[DuckDBDataFrame]) -> Hashable:
-    """A key that is equal for arguments with which a relation gives the same query."""
+    """Return a key that is equal for arguments with which a relation makes the same query."""
     if isinstance(value, DuckDBDataFrame):
         return "frame", next(at for at, frame in enumerate(frames) if frame is value)
     if isinstance(value, (list, tuple)):
-        return tuple(_as_key(one, frames) for one in value)
+        return tuple(_as_key(item, frames) for item in value)
     if _is_moment(value):
         return datetime, "any"
     if type(value) in _PLAIN and not any(p.search(repr(value)) for p in (_NAME, _MOMENT)):
@@ -460,10 +460,10 @@ def _is_moment(value: object) -> TypeGuard[datetime]:
 
 
 def _require_literals(made: Sequence[Query], moments: Sequence[_AnyMoment]) -> None:
-    """Require that each moment is a literal of the SQL that was made.
+    """Require that each time is a literal of the new SQL.
 
     Raises:
-        _UnknownArgumentError: one is not: it may be there as something else.
+        _UnknownArgumentError: a time is missing; the SQL may have it in another form.
     """
     literals = {int(found.group(1)) for query in made for found in _MOMENT.finditer(str(query.sql))}
     if literals != set(range(len(moments))):
@@ -471,12 +471,12 @@ def _require_literals(made: Sequence[Query], moments: Sequence[_AnyMoment]) -> N
 
 
 def _at_any_moment(value: object, moments: list[_AnyMoment]) -> object:
-    """An argument with a placeholder for each time in it; the placeholders are added to a list."""
+    """Replace each time in an argument by a placeholder, and add it to the list."""
     if _is_moment(value):
         moments.append(_AnyMoment.number(len(moments), value))
         return moments[-1]
     if isinstance(value, (list, tuple)):
-        return [_at_any_moment(one, moments) for one in value]
+        return [_at_any_moment(item, moments) for item in value]
     return value
 
 
@@ -485,7 +485,7 @@ _opening: Final = threading.Lock()
 
 
 def open_database(memory: int) -> Database:
-    """The database of this process; a forked process opens one of its own.
+    """Return the database of this process; a forked process opens its own.
 
     Args:
         memory: bytes that it may use from now on.

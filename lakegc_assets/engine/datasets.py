@@ -1,7 +1,7 @@
-"""Datasets of artifacts: Parquet files with unique names, known by size and SHA-256.
+"""Datasets of artifacts: Parquet files with unique names, identified by size and SHA-256.
 
-A task that is repeated, or that Spark has given up, writes other files than the attempt that
-counts: only what a manifest names is ever read, and its bytes are compared when they are.
+A repeated task, or a task that Spark has given up, writes files with other names. Readers only read
+the files that a manifest names, and compare their bytes with it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.local import LocalStore
 
-#: Rows in one file: what a reader holds in memory at a time.
+#: Rows in one file, which a reader holds in memory at a time.
 ROWS_EACH: Final = 250_000
-#: Bytes of a file that are read at a time, and files that are read at once.
+#: Bytes that are read from a file at a time, and files that are read in parallel.
 _CHUNK: Final = 1 << 20
 _THREADS: Final = 4
-#: Bytes from which threads earn what it takes to start them.
+#: Least number of bytes for which threads save more than the time of their start.
 _WORTH_THREADS: Final = 1 << 20
 
 
@@ -37,10 +37,10 @@ class Part(NamedTuple):
     """One file of rows.
 
     Attributes:
-        key: relative to the store that it was written to.
+        key: key relative to its store.
         rows: number of rows.
         size: bytes.
-        sha256: of its bytes, in hex.
+        sha256: SHA-256 of its bytes, in hex.
     """
 
     key: str
@@ -50,7 +50,7 @@ class Part(NamedTuple):
 
 
 def table_of(rows: Iterable[Sequence[object]], schema: pa.Schema) -> pa.Table:
-    """A table of a few rows, whose values are in the order of the columns."""
+    """Return a table of a few rows with values in the order of the columns."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
@@ -60,10 +60,10 @@ def write_part(store: ObjectStore, folder: str, table: pa.Table, *, plain: bool 
     """Write rows to a new file.
 
     Args:
-        store: to write to.
+        store: the store to write to.
         folder: relative to the store, with a slash at its end.
         table: the rows.
-        plain: write numbers as they are, for columns that do not compress.
+        plain: write numbers unencoded, for columns that do not compress.
     """
     return write_file(store, folder, parquet.encode(table, plain=plain), table.num_rows)
 
@@ -71,22 +71,22 @@ def write_part(store: ObjectStore, folder: str, table: pa.Table, *, plain: bool 
 def write_values(
     store: ObjectStore, folder: str, rows: Sequence[Sequence[Any]], schema: pa.Schema
 ) -> Part:
-    """As ``write_part``, of a few rows that are plain values, in the order of the columns."""
+    """Write a few rows of plain values, in the order of the columns, as ``write_part`` does."""
     return write_file(store, folder, parquet.encode_values(rows, schema), len(rows))
 
 
 def write_file(store: ObjectStore, folder: str, data: bytes, rows: int) -> Part:
-    """Write the bytes of a file with so many rows, under a name that no other has."""
+    """Write the bytes of a file of rows under a unique name."""
     key = f"{folder}part-{secrets.token_hex(8)}.parquet"
     store.put(key, data)
     return Part(key, rows, len(data), hashlib.sha256(data).hexdigest())
 
 
 def read_part(store: ObjectStore, part: Part, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of a file, after its bytes were compared with what is known of them.
+    """Read the rows of a file after a comparison of its bytes with its size and SHA-256.
 
     Raises:
-        IntegrityError: it is missing, or not what it was.
+        IntegrityError: the file is missing or changed.
     """
     return parquet.decode(fetch_part(store, part), columns)
 
@@ -94,17 +94,17 @@ def read_part(store: ObjectStore, part: Part, columns: Sequence[str] | None = No
 def read_values(
     store: ObjectStore, part: Part, columns: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
-    """As ``read_part``, of a few rows, as plain values."""
+    """Read a few rows as plain values, as ``read_part`` does."""
     return parquet.decode_values(fetch_part(store, part), columns)
 
 
 def read_typed(store: ObjectStore, part: Part, schema: pa.Schema) -> pa.Table:
-    """The columns of a schema of a file, which must have their very types.
+    """Read the columns of a schema from a file; they must have exactly its types.
 
-    A hash that was written as another kind of number would equal none, and keep nothing alive.
+    A hash that was written as another type of number would match no hash, and protect nothing.
 
     Raises:
-        IntegrityError: the file is missing, not what it was, or has other columns.
+        IntegrityError: the file is missing or changed, or has other columns.
     """
     file = pq.ParquetFile(pa.BufferReader(fetch_part(store, part)))
     if not has_types(file.schema_arrow, schema):
@@ -113,7 +113,7 @@ def read_typed(store: ObjectStore, part: Part, schema: pa.Schema) -> pa.Table:
 
 
 def has_types(written: pa.Schema, wanted: pa.Schema) -> bool:
-    """True if a file has the columns and types of a schema, dictionary-encoded or not."""
+    """Return True if a file has the columns and types of a schema, dictionary-encoded or not."""
     types = {
         field.name: field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         for field in written
@@ -122,10 +122,10 @@ def has_types(written: pa.Schema, wanted: pa.Schema) -> bool:
 
 
 def fetch_part(store: ObjectStore, part: Part) -> bytes:
-    """The bytes of a file, after they were compared with what is known of them.
+    """Read the bytes of a file after a comparison with its size and SHA-256.
 
     Raises:
-        IntegrityError: it is missing, or not what it was.
+        IntegrityError: the file is missing or changed.
     """
     try:
         data = store.get(part.key)
@@ -137,25 +137,25 @@ def fetch_part(store: ObjectStore, part: Part) -> bytes:
 
 
 class VerifiedFiles:
-    """Files of this machine that an engine reads by itself, after their bytes were compared.
+    """Local files that an engine reads by itself after a comparison of their bytes.
 
-    What changes between that comparison and the end of a computation is noticed by the number and
-    the time that the kernel gives a file.
+    A change between that comparison and the end of a computation shows in the inode number and the
+    modification time of the file.
     """
 
     def __init__(self) -> None:
         self._compared: dict[Path, tuple[LocalStore, Part, tuple[int, ...]]] = {}
 
     def paths(self, store: LocalStore, parts: Sequence[Part], schema: pa.Schema) -> list[Path]:
-        """The paths of files that hold what is known of them.
+        """Return the paths of files after a comparison with their size and SHA-256.
 
         Args:
-            store: of files of this machine.
+            store: store of local files.
             parts: the files.
-            schema: the columns that are read, which each must have with their very types.
+            schema: the columns to read, which each file must have with exactly these types.
 
         Raises:
-            IntegrityError: a file is missing, not what it was, or has other columns.
+            IntegrityError: a file is missing or changed, or has other columns.
         """
         path = partial(self._path, store, schema)
         if sum(part.size for part in parts) < _WORTH_THREADS:
@@ -168,7 +168,7 @@ class VerifiedFiles:
         try:
             with path.open("rb") as file:
                 found = (store, part, _identity(os.fstat(file.fileno())))
-                # Several frames of a stage read some columns each, of files large together.
+                # Several frames of a stage read columns of the same large files: compare them once.
                 if self._compared.get(path, ())[1:] != found[1:]:
                     self._compare(store, part, file)
                     self._compared[path] = found
@@ -189,15 +189,14 @@ class VerifiedFiles:
         file.seek(0)
 
     def require_unchanged(self, *, there: bool = False) -> None:
-        """Require that all files are what they were when they were compared.
+        """Require that no file has changed since its comparison.
 
         Args:
-            there: whether they must be there, too: one that is gone was read by then, or else the
-                engine has failed.
+            there: True if all files must still exist. Else a missing file is accepted: it was read
+                before, or else the engine has failed.
 
         Raises:
-            IntegrityError: another file has taken the place of one, its bytes were changed, or it
-                is missing.
+            IntegrityError: a file was replaced or changed, or is missing.
         """
         for path, (store, part, identity) in self._compared.items():
             try:
@@ -211,19 +210,19 @@ class VerifiedFiles:
 
 
 def _identity(found: os.stat_result) -> tuple[int, ...]:
-    # Not when its entry changed: a backup by hard links would change that.
+    # Without the time of the inode's change: a backup by hard links would change that.
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def missing_part(store: ObjectStore, part: Part) -> IntegrityError:
-    """The error where a file is not there."""
+    """Return the error for a missing file."""
     return IntegrityError(
         f"{store.url}/{part.key} is missing: something removed it. Mark again under a new id"
     )
 
 
 def other_columns(store: ObjectStore, part: Part) -> IntegrityError:
-    """The error where a file was written in another form."""
+    """Return the error for a file in another form."""
     return IntegrityError(
         f"{store.url}/{part.key} has other columns than it should: another version wrote it. Mark "
         "again under a new id"
@@ -231,7 +230,7 @@ def other_columns(store: ObjectStore, part: Part) -> IntegrityError:
 
 
 def damaged_part(store: ObjectStore, part: Part) -> IntegrityError:
-    """The error where a file is not what it was."""
+    """Return the error for a changed file."""
     return IntegrityError(
         f"{store.url}/{part.key} is not what its manifest says: something changed it. Mark "
         "again under a new id"
@@ -241,21 +240,21 @@ def damaged_part(store: ObjectStore, part: Part) -> IntegrityError:
 def read_parts(
     store: ObjectStore, parts: Iterable[Part], columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
-    """The rows of several files, one after the other."""
+    """Yield the rows of several files, one file after the other."""
     return (read_part(store, part, columns) for part in parts)
 
 
 class PartWriter:
-    """Collects rows and writes a file whenever there are enough for one.
+    """Collects rows, and writes a file as soon as there are enough for it.
 
     Args:
-        store: to write to.
+        store: the store to write to.
         folder: relative to the store, with a slash at its end.
-        schema: of the rows.
+        schema: schema of the rows.
 
     Attributes:
         parts: the files so far.
-        rows: that were added.
+        rows: the number of added rows.
     """
 
     def __init__(self, store: ObjectStore, folder: str, schema: pa.Schema) -> None:
@@ -266,7 +265,7 @@ class PartWriter:
         self._rows = 0
 
     def add(self, rows: pa.RecordBatch | pa.Table) -> None:
-        """Take some rows."""
+        """Add rows."""
         batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
         self._waiting += batches
         self.rows += rows.num_rows
@@ -275,7 +274,7 @@ class PartWriter:
             self._flush()
 
     def finish(self) -> list[Part]:
-        """The files, when all rows are in them; without any row there is an empty one."""
+        """Write the remaining rows, and return all files; without any row one empty file."""
         if self._rows or not self.parts:
             self._flush()
         return self.parts
@@ -294,7 +293,7 @@ class PartWriter:
 def write_tables(
     store: ObjectStore, folder: str, schema: pa.Schema, tables: Iterable[pa.Table]
 ) -> list[Part]:
-    """Write rows to files of a folder, with a slash at its end; none of them is empty."""
+    """Write rows to non-empty files of a folder, with a slash at its end."""
     writer = PartWriter(store, folder, schema)
     for table in tables:
         writer.add(table)

@@ -1,4 +1,4 @@
-"""Schemas in the words of SQL's DDL, as Spark has them."""
+"""Schemas in Spark's form of SQL's DDL."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _NOT_NULL: Final = " not null"
 
 
 def schema(*pieces: str | Iterable[Any]) -> pa.Schema:
-    """The columns of some pieces, one after the other.
+    """Return the schema with the columns of all pieces.
 
-    ``pieces``: columns as DDL has them, ``"address string not null, size bigint"``; or fields, as
-        those of another schema.
+    ``pieces``: columns in the form of DDL, ``"address string not null, size bigint"``; or fields,
+        for example another schema.
 
     Raises:
-        ValueError: a column is no name and type, or a type is unknown.
+        ValueError: a column is not a name and a type, or its type is unknown.
     """
     found: list[Any] = []
     for piece in pieces:

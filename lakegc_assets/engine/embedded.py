@@ -1,8 +1,7 @@
 """The embedded engine: DuckDB behind the PySpark API (SQLFrame), in this process, without a JVM.
 
-It spills to disk what does not fit into its share of memory. No extension is downloaded, and only
-files of this machine are read by DuckDB itself: what artifacts on other stores hold is fetched
-through ``storage``.
+It spills data to disk beyond its memory limit. It downloads no extension. DuckDB itself reads only
+local files; artifacts on other stores are fetched through ``storage``.
 """
 
 from __future__ import annotations
@@ -38,31 +37,31 @@ from lakegc_assets.storage.local import LocalStore
 
 R = TypeVar("R")
 
-#: A share of the machine's memory, and bytes, of which DuckDB takes the smaller one at most.
+#: DuckDB's largest share of the machine's memory, and its most bytes; the smaller limit counts.
 _SHARE: Final = 4
 _MOST: Final = 4 << 30
-#: Rows that are handed over at a time.
+#: Rows in one batch of a result.
 _BATCH: Final = 100_000
 _THREADS: Final = 4
-#: How the texts of errors begin, and what they are.
+#: DuckDB's error classes by the prefix of their messages.
 _ERRORS: Final[dict[str, type[duckdb.Error]]] = {
     "Out of Memory Error": duckdb.OutOfMemoryException,
     "IO Error": duckdb.IOException,
 }
-#: Where Linux says how much memory the processes of a container may use (version 2 and 1).
+#: Files with the memory limit of a Linux container (cgroup version 2 and 1).
 LIMITS: Final = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-#: What DuckDB would take for a pattern in the name of a file.
+#: Characters in a file name that DuckDB takes for a pattern.
 _PATTERN: Final = frozenset("*?[]{}")
 
 
 def default_memory() -> tuple[int, int]:
-    """Bytes that DuckDB may use where nothing is set: usually, and for what they do not suffice.
+    """Return DuckDB's default memory limit in bytes, and the limit after it ran out of memory.
 
-    Usually so many as all its threads need; at most a quarter of the machine's, and 4 GB. The
-    machine is the container, where that has less.
+    The default is enough for all threads, but at most a quarter of the machine's memory and 4 GB.
+    The container's limit counts as the machine's memory if it is smaller.
     """
     limits = [file.read_text("ascii").strip() for file in LIMITS if file.is_file()]
     of_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -76,8 +75,8 @@ class EmbeddedSession(Session):
 
     Args:
         open_store: opens the stores of datasets.
-        memory: bytes that DuckDB may use, beyond which it spills; else those of ``default_memory``.
-        log: gets a line every few seconds about what is computed.
+        memory: bytes that DuckDB may use before it spills; None for ``default_memory``.
+        log: gets a line on the computation every few seconds.
     """
 
     def __init__(
@@ -122,13 +121,13 @@ class EmbeddedSession(Session):
             paths = thread_map(fetched, parts, _THREADS)
         listed = ", ".join(_quoted(str(path)) for path in paths)
         columns = ", ".join(f'"{name}"' for name in dataset.schema.names)
-        # Folders of artifacts may have the form of partitions, and are none.
+        # Folders of artifacts may look like Hive partitions, and are none.
         files = f"read_parquet([{listed}], hive_partitioning = false)"
         query = f"SELECT {columns} FROM {files}"  # noqa: S608 - names of our own
         return cast("DataFrame", self._database.read(query, dataset.schema))
 
     def _fetched(self, store: ObjectStore, schema: pa.Schema, part: Part) -> Path:
-        """As ``VerifiedFiles.paths``, of a file that is not on this machine: it is fetched once."""
+        """Fetch a remote file once, verify it as ``VerifiedFiles.paths`` does; return its path."""
         path = self._copies.get((store.url, part))
         if path is None:
             data = fetch_part(store, part)
@@ -140,7 +139,7 @@ class EmbeddedSession(Session):
         return path
 
     def _plainly_named(self, path: Path) -> Path:
-        """A path of a file that DuckDB does not take for a pattern."""
+        """Return a path of a file that DuckDB does not take for a pattern."""
         if _PATTERN.isdisjoint(str(path)):
             return path
         link = self._new_file()
@@ -184,7 +183,7 @@ class EmbeddedSession(Session):
         what: str,
         take: Callable[[Iterable[pa.RecordBatch]], R],
     ) -> R:
-        """Compute a function over the batches of a frame; twice, if memory does not suffice."""
+        """Compute a function over a frame's batches; again with one thread if memory runs out."""
         database = self._database
         query = database.query(frame, schema.names)
 
@@ -203,7 +202,7 @@ class EmbeddedSession(Session):
                     found = interruptible(job, database.connection.interrupt)
                 except duckdb.OutOfMemoryException:
                     enough = False
-                # Behind the handler, which holds what the first try had in its hands.
+                # After the handler, which holds the objects of the first try.
                 if not enough:
                     self._log.info("%s: memory ran out, so once more in one thread", what)
                     found = interruptible(job_alone, database.connection.interrupt)
@@ -226,10 +225,10 @@ class EmbeddedSession(Session):
 
 
 def _typical_first(parts: Sequence[Part]) -> list[Part]:
-    """Files of a dataset, beginning with one that has about as many rows as they have on average.
+    """Order the files of a dataset so that a file of about average size is first.
 
-    DuckDB takes each file for as large as the first one. Behind a small one, or one without rows,
-    it holds the large side of a join in memory rather than the small one.
+    DuckDB estimates all files by the first one. After a small or empty first file, it holds the
+    large side of a join in memory in place of the small one.
     """
     filled = [part.rows for part in parts if part.rows]
     average = sum(filled) / len(filled)
@@ -237,7 +236,7 @@ def _typical_first(parts: Sequence[Part]) -> list[Part]:
 
 
 def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """The batches of a query; behind the first one pyarrow makes DuckDB's errors its own."""
+    """Yield the batches of a query; restores DuckDB's errors, which pyarrow converts to its own."""
     try:
         yield from reader
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Folders of this machine: for data that is spilled to disk, and for caches.
+"""Local folders for spilled data and for caches.
 
-The first are gone after the process that had them. One is locked (``flock``) as long as its process
-lives. Who makes one removes those that nobody locks any more, which killed processes have left.
+A spill folder is removed at the end of its process, which holds a lock (``flock``) on it. A process
+that makes such a folder removes the unlocked ones, which killed processes have left.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _LOCK: Final = "lock"
 
 @contextmanager
 def temporary_files() -> Iterator[None]:
-    """Make temporary files within the block, and no others.
+    """Convert errors in a block that makes temporary files, and does nothing else.
 
     Raises:
-        ConfigurationError: that cannot be done: the disk is full, say, or not to be written.
+        ConfigurationError: a file cannot be made, for example on a full or read-only disk.
     """
     try:
         yield
@@ -38,7 +38,7 @@ def temporary_files() -> Iterator[None]:
 
 
 class SpillFolder:
-    """A folder of this process, below the system's temporary one, or that of ``TMPDIR``.
+    """A folder of this process, below the system's temporary folder or ``TMPDIR``.
 
     Raises:
         ConfigurationError: it cannot be made.
@@ -54,20 +54,20 @@ class SpillFolder:
             self.path = Path(mkdtemp(prefix=_PREFIX))
             self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-            # Another process may have taken it for abandoned before it was locked.
+            # Another process may have found it unlocked, and removed it.
             if (self.path / _LOCK).exists():
                 break
             os.close(self._lock)
 
     def remove(self) -> None:
-        """Remove it with all that is in it."""
+        """Remove the folder and its content."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 
 def _remove_abandoned() -> None:
     for folder in Path(gettempdir()).glob(f"{_PREFIX}*"):
-        # What another user owns, or another process removes just now, is theirs.
+        # Leave folders of other users, and folders that another process removes now.
         with suppress(OSError):
             descriptor = os.open(folder / _LOCK, os.O_RDWR)
             try:
@@ -78,7 +78,7 @@ def _remove_abandoned() -> None:
 
 
 def cache_folder() -> Path | None:
-    """The user's folder for what can be made again; None where the user has none."""
+    """Return the user's cache folder; None if the user has none."""
     try:
         caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:

@@ -14,20 +14,21 @@ _AGAIN_S: Final = 0.5
 
 
 def interruptible(job: Callable[[], R], interrupt: Callable[[], object]) -> R:
-    """Run a job that computes outside of Python, where no interrupt would arrive.
+    """Run a job that computes outside of Python, so that an interrupt of this thread ends it.
 
-    It runs in a thread of its own, and this thread, which gets the interrupts, only waits. One that
-    came into the middle of a call to a JVM would leave the answer of that call to the next one.
+    The job runs in its own thread, and this thread only waits for it, since Python delivers
+    interrupts here. An interrupt in the middle of a call to a JVM would leave the answer of that
+    call to the next call.
 
     Args:
-        job: is run once, or not at all where an interrupt came before it.
-        interrupt: ends it from another thread; called until it has ended.
+        job: runs once, or not at all if an interrupt comes before its start.
+        interrupt: ends the job from another thread; called until the job has ended.
     """
     context = copy_context()
     result: Future[R] = Future()
 
     def run() -> None:
-        # False where the caller was interrupted while this thread was being started.
+        # False if the caller was interrupted during the start of this thread.
         if not result.set_running_or_notify_cancel():
             return
         try:
@@ -40,7 +41,7 @@ def interruptible(job: Callable[[], R], interrupt: Callable[[], object]) -> R:
         thread.start()
         return result.result()
     finally:
-        # What is only about to begin is not ended by the first interrupt.
+        # The first interrupt does not end a job that is only about to begin.
         while not result.cancel() and not result.done():
             interrupt()
             thread.join(_AGAIN_S)

@@ -1,4 +1,4 @@
-"""Gives memory that nothing uses any more back to the system, which allocators do late or never."""
+"""Returns unused memory to the system, which allocators do late or never."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 
 import pyarrow as pa
 
-#: Of the C library, where it has it: GNU's alone.
+#: The function of the C library, which only GNU's has.
 _trim: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 def give_memory_back() -> None:
-    """Give back what Arrow and NumPy have kept of tables and arrays that are gone.
+    """Return the memory of deleted Arrow tables and NumPy arrays to the system.
 
-    It takes some milliseconds. A process that has decoded ranges keeps some 200 MB otherwise.
+    It takes some milliseconds. Otherwise a process that has decoded ranges keeps some 200 MB.
     """
     pa.default_memory_pool().release_unused()
     if _trim is not None:

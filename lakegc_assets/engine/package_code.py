@@ -1,4 +1,4 @@
-"""The code of this package, by which a task knows whether it runs that of who has started it."""
+"""The digest of this package's code, so that a task can compare it with its starter's code."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from lakegc_assets.errors import ConfigurationError
 
 
 def package_folder() -> Path:
-    """The folder of this package."""
+    """Return the folder of this package."""
     return Path(lakegc_assets.__file__).parent
 
 
 def modules_digest(package: Path) -> str:
-    """The SHA-256 of all modules below a folder, with their names; OSError if one has gone."""
+    """Return the SHA-256 of all modules below a folder and their names; OSError if one is gone."""
     found = hashlib.sha256()
     for module in sorted(package.rglob("*.py")):
         found.update(f"{module.relative_to(package)}\0".encode())
@@ -26,21 +26,21 @@ def modules_digest(package: Path) -> str:
 
 @cache
 def package_digest() -> str:
-    """The digest of this package, as it was when this process first asked for it.
+    """Return the digest of this package, computed once in a process.
 
-    What is put in its place later is not what this process has loaded.
+    A later installation changes the files, but not the code that this process has loaded.
     """
     return modules_digest(package_folder())
 
 
 def require_code(digest: str) -> None:
-    """Require that this process runs the code of the one that has started its task.
+    """Require that this process runs the same code as the process that started its task.
 
     Args:
-        digest: of that; empty where both run the same files.
+        digest: digest of the starter's code; empty if both run the same files.
 
     Raises:
-        ConfigurationError: it runs another: it might delete by other rules.
+        ConfigurationError: the code differs, and might delete by other rules.
     """
     if digest and digest != package_digest():
         raise ConfigurationError(

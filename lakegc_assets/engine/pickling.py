@@ -1,7 +1,7 @@
-"""Pickles inputs and answers of tasks, with the rows of Arrow tables and not the buffers below.
+"""Pickles inputs and answers of tasks, with the rows of Arrow tables but not their buffers.
 
-Arrow pickles a slice with all of the buffers that it is cut from: a task that returned a thousand
-slices of one file would send that file a thousand times. Its IPC format holds the rows alone.
+Arrow pickles a slice with the whole buffers below it: a task that returns a thousand slices of a
+file would send the file a thousand times. Arrow's IPC format holds only the rows.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def dumps(value: object) -> bytes:
 
 
 def answer_order(task: Callable[[Any], object], order: bytes) -> bytes:
-    """Run a task for a pickled input; its answer, pickled with the requests that it has sent.
+    """Run a task for a pickled input; return the pickled answer and the requests it has sent.
 
-    The process waits for others then, perhaps beside a large query: it gives back the memory that
-    the task has held.
+    Afterwards the process only waits, maybe while another process runs a large query. So it returns
+    the memory of the task to the system.
     """
     before = traffic.by_kind()
     answer = dumps((task(pickle.loads(order)), traffic.since(before)))  # noqa: S301 - our own
@@ -52,7 +52,7 @@ def answer_order(task: Callable[[Any], object], order: bytes) -> bytes:
 
 
 def read_answers(pickled: Iterable[bytes]) -> list[Any]:
-    """The answers of ``answer_order``; the requests count as those of this process from now on."""
+    """Unpickle answers of ``answer_order``, and count their requests as this process's own."""
     found = [pickle.loads(one) for one in pickled]  # noqa: S301 - of our own tasks
     for _, requests in found:
         traffic.add_all(requests)
@@ -62,7 +62,7 @@ def read_answers(pickled: Iterable[bytes]) -> list[Any]:
 def _table_stream(table: pa.Table) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
-        # Each of many small chunks would bring the framing of a batch with it.
+        # Each of many small chunks would add the framing of a batch.
         writer.write_table(table.combine_chunks())
     return sink.getvalue()
 

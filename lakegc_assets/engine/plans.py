@@ -1,8 +1,8 @@
-"""The SQL of relations as earlier processes have planned it, in the user's cache folder.
+"""The cache of SQL that earlier processes have planned for relations, in the user's cache folder.
 
-SQLFrame takes some 1.5 s of CPU for the relations of a collection, which is a fifth of that of a
-small repository. A file belongs to one state of the code: its name has the digest of all modules of
-this package and the versions of what makes the SQL. It can be deleted without harm.
+SQLFrame takes some 1.5 s of CPU for the relations of a collection, a fifth of the CPU time for a
+small repository. A file belongs to one state of the code: its name is a digest of all modules of
+this package and of the versions of the SQL libraries. It can be deleted without harm.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from lakegc_assets import LOADED_AT
 from lakegc_assets.engine.folders import cache_folder
 from lakegc_assets.engine.package_code import modules_digest, package_folder
 
-#: Plans are forgotten beyond so many: of some kilobytes each.
+#: Most plans in a cache; a plan has some kilobytes.
 _MOST: Final = 1_000
 _PREFIX: Final = "plans-"
-#: Files that nobody has added to for so long are of code that is gone: 30 days.
+#: Seconds without an addition after which a file is taken for one of old code: 30 days.
 _UNUSED_S: Final = 30 * 86_400
 
 
@@ -40,9 +40,9 @@ class Query:
     """A query with a name.
 
     Attributes:
-        name: by which other queries read it.
-        sql: what it stands for, which may name other queries; None for rows of this process, which
-            DuckDB knows by the name.
+        name: its name in other queries.
+        sql: its SQL, which may name other queries; None for rows of this process, which are
+            registered in DuckDB under the name.
         columns: names and DuckDB's types.
     """
 
@@ -53,12 +53,12 @@ class Query:
 
 @dataclass(frozen=True)
 class Plan:
-    """A relation that was planned for some arguments: its SQL and its columns.
+    """A planned relation for some arguments: its SQL and its columns.
 
     Attributes:
-        inputs: the names of the queries of its frames.
-        queries: those that it made, in order.
-        result: the name of that which it gave.
+        inputs: names of the queries of its frames.
+        queries: the queries that it made, in order.
+        result: name of the query of its result.
     """
 
     inputs: Sequence[str]
@@ -67,10 +67,10 @@ class Plan:
 
 
 class PlanCache:
-    """Plans by relation and arguments: of this process, and of others where the code was the same.
+    """Plans by relation and arguments, from this process and from others with the same code.
 
     Args:
-        file: of those that outlive this process; None to keep none.
+        file: the file of the lasting plans; None for plans of this process only.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -80,11 +80,11 @@ class PlanCache:
         self._new: dict[str, dict[str, Any]] = {}
 
     def get(self, rule: Callable[..., Any], arguments: Hashable) -> Plan | None:
-        """The plan of a relation for some arguments, if there is one.
+        """Return the plan of a relation for some arguments, or None.
 
         Args:
             rule: the relation.
-            arguments: equal where the relation has the same plan, with a ``repr`` that is.
+            arguments: equal, with an equal ``repr``, for calls with the same plan.
         """
         plan = self._plans.get((rule, arguments))
         if plan is None and (kept := self._kept.get(_lasting_key(rule, arguments))):
@@ -92,7 +92,7 @@ class PlanCache:
         return plan
 
     def add(self, rule: Callable[..., Any], arguments: Hashable, plan: Plan) -> None:
-        """Keep a plan; see ``get``."""
+        """Add a plan; see ``get``."""
         if len(self._plans) >= _MOST:
             self._plans.clear()
         self._plans[rule, arguments] = plan
@@ -100,8 +100,8 @@ class PlanCache:
             self._new[key] = asdict(plan)
 
     def save(self) -> None:
-        """Write what is new beside what other processes have written meanwhile."""
-        # What was loaded since then may be younger than the code by which the file is named.
+        """Write the new plans to the file, together with other processes' plans."""
+        # Modules loaded since may be newer than the code in the file's name.
         if self._file is None or not self._new or _is_changed():
             return
         kept = _read(self._file) | self._new
@@ -109,7 +109,7 @@ class PlanCache:
         self._new = {}
         with suppress(OSError):
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # What a kill leaves of it goes like any file that nobody uses.
+            # A kill may leave this temporary file, which is later removed as unused.
             with NamedTemporaryFile(
                 "w", dir=self._file.parent, prefix=_PREFIX, delete=False
             ) as written:
@@ -121,9 +121,9 @@ class PlanCache:
 
 
 def plans_file() -> Path | None:
-    """The file for plans of the code that this process has loaded; None where nobody can tell.
+    """Return the file of plans for the code of this process; None if that is unknown.
 
-    A file of code that is younger than its loading may be another one than that which was loaded.
+    A module file that is newer than the loading may differ from the loaded code.
     """
     folder = cache_folder()
     if folder is None or _is_changed():
@@ -137,11 +137,11 @@ def plans_file() -> Path | None:
 
 
 def _is_changed() -> bool:
-    """Return whether code is younger than its loading, or nobody can tell."""
+    """Return True if a module file is newer than the loading, or if that is unknown."""
     try:
         times = [_time(module) for module in package_folder().rglob("*.py")]
     except OSError:
-        # A module goes while it is replaced.
+        # A module file is missing during its replacement.
         return True
     return not times or max(times) >= LOADED_AT
 
@@ -152,7 +152,7 @@ def _time(file: Path) -> float:
 
 
 def _read(file: Path | None) -> dict[str, Any]:
-    """The plans of a file; none where it is missing, damaged, or others may write to it."""
+    """Read the plans of a file; none if it is missing, damaged, or writable by other users."""
     if file is None:
         return {}
     try:
@@ -172,7 +172,7 @@ def _digest(body: str) -> str:
 
 
 def _lasting_key(rule: Callable[..., Any], arguments: Hashable) -> str:
-    """A key for other processes; empty for what is not a function of a module of this package."""
+    """Return a key for other processes; empty unless it is a module's function of this package."""
     module = rule.__module__
     found = getattr(sys.modules.get(module), rule.__qualname__, None)
     ours = module.startswith(f"{lakegc_assets.__name__}.")

@@ -1,4 +1,4 @@
-"""Runs tasks that compute in processes of this machine, which share no interpreter lock."""
+"""Runs computing tasks in local processes, which share no interpreter lock."""
 
 from __future__ import annotations
 
@@ -27,41 +27,41 @@ from lakegc_assets.errors import LakegcError
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: For how long processes wait for the next stage, in seconds.
+#: Seconds that processes wait for the next stage.
 _IDLE_S: Final = 60
-#: Signals that a terminal, or a service manager, sends to all processes of a program: the process
-#: that waits for the others tells them to end.
+#: Signals that a terminal or a service manager sends to all processes of a program. The workers
+#: block them: the process that waits for the workers ends them.
 _SENT_TO_ALL: Final = (signal.SIGINT, signal.SIGTERM)
 
-# Loky starts a process anew that has grown by 300 MB, which those do that read large files; its
-# warning of a leak would stand in the log of every large run.
+# Loky restarts a process that has grown by 300 MB, as processes that read large files do. Its
+# warning of a leak would be in the log of every large run.
 warnings.filterwarnings("ignore", message="A worker was restarted", category=UserWarning)
 
 
 @dataclass(frozen=True)
 class StopFile:
-    """Tells tasks in other processes to end: it is set once its file is gone, or its process.
+    """Tells tasks in other processes to end: set when its file or its process is gone.
 
     Attributes:
-        path: of the file.
-        process: that waits for the tasks, and has started the processes that they run in.
+        path: path of the file.
+        process: the process that started the workers and waits for their tasks.
     """
 
     path: Path
     process: int
 
     def set(self) -> None:
-        """Let the tasks end."""
+        """Tell the tasks to end."""
         self.path.unlink(missing_ok=True)
 
     def is_set(self) -> bool:
-        """True in a process that was started to run a task, if that is to end."""
+        """Return True, in a worker process, if its task must end."""
         return getppid() != self.process or not self.path.exists()
 
 
 @contextmanager
 def stop_file() -> Iterator[StopFile]:
-    """A stop file for tasks that this process waits for within the block."""
+    """Yield a stop file for tasks that this process waits for within the block."""
     with ExitStack() as stack:
         with temporary_files():
             folder = stack.enter_context(TemporaryDirectory(prefix="lakegc-"))
@@ -78,24 +78,24 @@ def run_in_processes(
     log: logging.Logger,
     stop: StopFile | None = None,
 ) -> list[R]:
-    """Run a task for each input; the answers in the order of the inputs.
+    """Run a task for each input; return the answers in the order of the inputs.
 
     Args:
-        what: is done, in words, for the log.
+        what: name of the work, for the log.
         task: picklable.
         inputs: one for each task.
-        workers: number of processes, at most.
+        workers: largest number of processes.
         log: gets the number of finished tasks every few seconds.
-        stop: ends the other tasks after an interrupt or an error, and is waited for; without it
-            their processes are killed.
+        stop: ends the other tasks after an interrupt or an error, and waits for their end; None
+            to kill their processes.
 
     Raises:
-        LakegcError: what a task raised on purpose, of its kind.
-        Exception: what else a task raised, or that a process was killed.
+        LakegcError: a task raised it on purpose; of its kind.
+        Exception: a task raised another error, or a process was killed.
     """
     code = package_digest()
-    # Processes of an earlier stage are used again, unless what they would find in the environment
-    # has changed. Where one of them dies, all of them are killed.
+    # Processes of an earlier stage are used again, unless the environment has changed. If one of
+    # them dies, all of them are killed.
     pool = get_reusable_executor(
         max_workers=min(workers, len(inputs)),
         timeout=_IDLE_S,
@@ -105,19 +105,19 @@ def run_in_processes(
     )
     futures: list[Future[bytes]] = []
     try:
-        # After an interrupt those that were submitted by then are in the list.
+        # After an interrupt the list has the tasks that were submitted before it.
         futures.extend(pool.submit(_answer, code, task, dumps(one)) for one in inputs)
         with report_progress(
             log, lambda: tasks_done(what, sum(f.done() for f in futures), len(futures))
         ):
             answers = [future.result() for future in futures]
     except BaseException:
-        # An interrupt or an error: nobody needs what the others are doing, but for the end of what
-        # is to be recorded. Who is impatient interrupts the wait for that, too.
+        # An interrupt or an error: the other answers are not needed, but tasks must record their
+        # finished work. A second interrupt ends this wait, too.
         try:
             if stop is not None:
                 stop.set()
-                # One that was cancelled never ends where the processes die before it is reached.
+                # A cancelled task never ends if the processes die before it is reached.
                 wait([future for future in futures if not future.cancel()])
         finally:
             pool.shutdown(wait=True, kill_workers=True)
@@ -130,5 +130,5 @@ def _answer(code: str, task: Callable[[T], R], order: bytes) -> bytes:
         require_code(code)
         return answer_order(task, order)
     except LakegcError as error:
-        # One with a constructor of its own could not be unpickled.
+        # An error class with its own constructor cannot be unpickled.
         raise plain_error(error) from None

@@ -1,4 +1,4 @@
-"""Logs every few seconds how far a long step is, and forwards what modules below a run log."""
+"""Logs the progress of a long step every few seconds, and forwards log records to a run."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Final
 
 from lakegc_assets.wording import counted
 
-#: Gets the same, for whoever watches this process and not the log of a run.
+#: Gets the same lines, for a user who watches this process and not the log of a run.
 PROGRESS: Final = logging.getLogger("lakegc.progress")
 EVERY_S: Final = 5.0
 
 
 @contextmanager
 def report_progress(log: logging.Logger, how_far: Callable[[], str]) -> Iterator[None]:
-    """Log how far it is while something goes on; what is done soon is not logged.
+    """Log the progress of a block every few seconds; a short block logs nothing.
 
     Args:
         log: gets the lines.
-        how_far: what is being done, and how much of how much; called in another thread.
+        how_far: returns the work and its progress in words; called in another thread.
     """
     if not any(one.isEnabledFor(logging.INFO) for one in (log, PROGRESS)):
         yield
@@ -31,7 +31,7 @@ def report_progress(log: logging.Logger, how_far: Callable[[], str]) -> Iterator
 
     def report() -> None:
         while not ended.wait(EVERY_S):
-            # Nothing fails because nobody can say how far it is.
+            # An error in a progress report must not end the work.
             with suppress(Exception):
                 text = how_far()
                 log.info("%s", text)
@@ -47,20 +47,20 @@ def report_progress(log: logging.Logger, how_far: Callable[[], str]) -> Iterator
 
 
 def elapsed(what: str) -> Callable[[], str]:
-    """For ``report_progress``: since when something goes on of which nobody knows how far it is."""
+    """Return a report for ``report_progress`` of work with unknown progress: its duration."""
     began = time.monotonic()
     return lambda: f"{what} since {time.monotonic() - began:.0f} s"
 
 
 class _Forwarder(logging.Handler):
-    """Repeats records in the log of a run, and to whoever watches this process."""
+    """Repeats records in the log of a run and in ``PROGRESS``."""
 
     def __init__(self, log: logging.Logger) -> None:
         super().__init__()
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Repeat a record; nothing fails because that cannot be done."""
+        """Repeat a record; an error here must not end the work."""
         with suppress(Exception):
             for log in (self._log, PROGRESS):
                 log.log(record.levelno, "%s", record.getMessage())
@@ -68,11 +68,11 @@ class _Forwarder(logging.Handler):
 
 @contextmanager
 def forwarding(name: str, log: logging.Logger) -> Iterator[None]:
-    """Repeat in the log of a run what a package logs that knows nothing of runs.
+    """Repeat the records of a package without a run context in the log of a run.
 
     Args:
-        name: of the package's logger.
-        log: of the run.
+        name: name of the package's logger.
+        log: the log of the run.
     """
     logger, handler = logging.getLogger(name), _Forwarder(log)
     logger.addHandler(handler)
@@ -83,5 +83,5 @@ def forwarding(name: str, log: logging.Logger) -> Iterator[None]:
 
 
 def tasks_done(what: str, done: int, tasks: int) -> str:
-    """The sentence of a stage: how many of its tasks are done."""
+    """Return a sentence on the progress of a stage, by its finished tasks."""
     return f"{what}: {done:,} of {counted(tasks, 'task')} {'is' if tasks == 1 else 'are'} done"

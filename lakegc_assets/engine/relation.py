@@ -1,8 +1,8 @@
-"""PySpark's functions for relations: those of the engine that the data frames belong to.
+"""PySpark's functions for relations, taken from the engine of their data frames.
 
 A relation is a pure function from data frames to a data frame, written once in PySpark's DataFrame
-API. Classic Spark, Spark Connect and SQLFrame each have columns of their own, so ``F`` and
-``Window`` stand for the module of the engine whose frames a relation was called with.
+API. Classic Spark, Spark Connect and SQLFrame each have their own columns. So ``F`` and ``Window``
+delegate to the modules of the engine of the relation's frames.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["F", "RelationFrame", "Window", "relation", "union_all"]
 
 P = ParamSpec("P")
 
-#: Where each engine has its functions and its class ``Window``, by the packages of its frames.
+#: Modules of the functions and of the class ``Window``, by the packages of an engine's frames.
 _MODULES: Final = {
     "lakegc_assets.engine.database": ("sqlframe.duckdb.functions", "sqlframe.duckdb.window"),
     "pyspark.sql.connect.": ("pyspark.sql.connect.functions", "pyspark.sql.connect.window"),
@@ -35,21 +35,21 @@ _current: ContextVar[tuple[str, str]] = ContextVar("functions")
 
 
 class RelationFrame(ABC):
-    """A frame of an engine without PySpark's functions, which computes relations in its own way."""
+    """A frame of an engine without PySpark's functions, which applies relations itself."""
 
     @abstractmethod
     def apply(self, rule: Callable[..., Any], args: Sequence[Any], how: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a frame
-        """The result of a relation, as another frame of this engine.
+        """Return the result of a relation as another frame of this engine.
 
         Args:
-            rule: the relation, which has a module and a name.
-            args: its arguments, of which this frame is one.
-            how: its arguments by name.
+            rule: the relation, a function with a module and a name.
+            args: its arguments, one of which is this frame.
+            how: its keyword arguments.
         """
 
 
 def relation(rule: Callable[P, DataFrame]) -> Callable[P, DataFrame]:
-    """Let a relation use ``F`` and ``Window`` of the engine of its first data frame.
+    """Decorate a relation so that ``F`` and ``Window`` belong to the engine of its first frame.
 
     Args:
         rule: the relation; at least one of its arguments is a data frame.
@@ -61,7 +61,7 @@ def relation(rule: Callable[P, DataFrame]) -> Callable[P, DataFrame]:
             if isinstance(one, RelationFrame):
                 result: DataFrame = one.apply(rule, args, kwargs)
                 return result
-        # Subclasses of frames, as of a read table, are in the packages of their engines, too.
+        # Subclasses of frames are in the packages of their engines, too.
         frame: Any
         frame, modules = next((one, found) for one in args if (found := _modules_of(one)))
         token = _current.set(modules)
@@ -78,7 +78,7 @@ def relation(rule: Callable[P, DataFrame]) -> Callable[P, DataFrame]:
 
 @relation
 def union_all(frame: DataFrame, *others: DataFrame) -> DataFrame:
-    """The rows of several frames of the same columns."""
+    """Return the union of frames with equal columns, with all their rows."""
     return reduce(lambda some, more: some.unionByName(more), others, frame)
 
 
@@ -88,7 +88,7 @@ def _modules_of(value: object) -> tuple[str, str] | None:
 
 
 class _OfEngine:
-    """Looks names up in a module of the engine of the present relation."""
+    """Looks up names in a module of the current relation's engine."""
 
     def __init__(self, which: int, within: str = "") -> None:
         self._which, self._within = which, within

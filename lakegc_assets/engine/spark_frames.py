@@ -1,8 +1,8 @@
-"""The Spark engine's data frames: on classic Spark and Spark Connect by the same lines.
+"""The Spark engine's data frames, with the same code for classic Spark and Spark Connect.
 
-Datasets are read and written by tasks through ``storage``, which compare each file with its SHA-256
-in the same pass and need no connector of Hadoop and none of its credentials. Where Spark runs on
-this machine and so do the artifacts, files are compared here, and Spark reads them by itself.
+Tasks read and write datasets through ``storage``. They compare each file with its SHA-256 in the
+same pass, and need neither a connector nor credentials of Hadoop. If both Spark and the artifacts
+are on this machine, the files are compared here, and Spark reads them by itself.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from lakegc_assets.storage.local import LocalStore
 
 R = TypeVar("R")
 
-#: Rows that are read here and sent along, which is less work than tasks that read them.
+#: Most rows that are read here and sent along, which costs less than tasks that read them.
 _FEW_ROWS: Final = 20_000
-#: Tasks that read a dataset, at most; each reads several of its files.
+#: Most tasks that read a dataset; each reads several of its files.
 _MOST_TASKS: Final = 1_000
-#: Bytes of the hash table of a dataset up to which each task of a join gets all of it, so that the
-#: other side stays where it is read: an exchange of ten million addresses takes longer than this
-#: join. The driver holds it, too, written out besides, and a plan may have several.
+#: Largest hash table in bytes of a dataset that is broadcast to each task of a join. The other side
+#: then needs no exchange: an exchange of ten million addresses takes longer than this join. The
+#: driver holds the table as well, and again serialized, and a plan may have several.
 SMALL_BYTES: Final = 128 << 20
-#: Bytes of a row in such a table besides its values: header, pointers, and places that are free.
+#: Bytes of a row in such a table besides its values: header, pointers, and free slots.
 _ROW_BYTES: Final = 64
-#: Bytes of a value; of a text there is as much beside it, in the key and in the row.
+#: Bytes of a value; and how often a text is there: in the key and in the row.
 _VALUE_BYTES: Final = 8
 _TEXTS: Final = 2
-#: Makes one job of what is computed from few rows: each broadcast, and with adaptive execution each
-#: exchange, is a job of its own. To compile code for them takes longer than to do without it.
+#: Settings that compute few rows in one job: each broadcast, and with adaptive execution each
+#: exchange, is a job of its own. Compiling code for few rows takes longer than running without it.
 FOR_FEW_ROWS: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
@@ -56,23 +56,23 @@ FOR_FEW_ROWS: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-#: For files that Spark reads by itself. What it knows of a frame is their size: addresses are
-#: packed so well that a small file can be a large table, which must not go to every task.
+#: Settings for files that Spark reads by itself. Spark estimates a frame by their size. Addresses
+#: compress well, so a small file can be a large table, which must not be broadcast.
 _FOR_FILES: Final = {
     "spark.sql.sources.fileCompressionFactor": "16",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
 }
 _READING: Final = {
     "parquet.page.verify-checksum.enabled": "true",
-    # Folders of artifacts may have the form of partitions, and are none.
+    # Folders of artifacts may look like Hive partitions, and are none.
     "recursiveFileLookup": "true",
-    # Times of before 1900 are as they stand there.
+    # Times before 1900 are read unchanged.
     "datetimeRebaseMode": "CORRECTED",
-    # Whatever configures the session: rows that are not read would make live objects look dead.
+    # Independent of the session's settings: missing rows would make live objects look dead.
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
 }
-#: Paths that mean the same to Spark: no pattern, and nothing that depends on the locale of its JVM.
+#: Paths that Spark reads literally: no pattern, and nothing that its JVM's locale changes.
 _PLAIN: Final = re.compile(r"/[\w/.+@~=-]+", re.ASCII)
 _PART: Final = "key string, rows long, size long, sha256 string"
 
@@ -81,9 +81,9 @@ class SparkBackedSession(Session):
     """Data frames of Spark.
 
     Args:
-        spark: gives the session when it is needed.
+        spark: returns the session when it is needed.
         open_store: opens the stores of datasets; picklable.
-        log: gets a line every few seconds about what is computed.
+        log: gets a line on the computation every few seconds.
     """
 
     def __init__(
@@ -96,17 +96,17 @@ class SparkBackedSession(Session):
         self._most_rows = 0
         self._verified = VerifiedFiles()
         self._log = log or logging.getLogger("lakegc")
-        #: Of ``FOR_FEW_ROWS``, what holds for many.
+        #: The values for many rows of the settings in ``FOR_FEW_ROWS``.
         self._usual: Mapping[str, str] = {}
 
     @cached_property
     def _spark(self) -> SparkSession:
         spark = self._start()
-        # A session of its own: what is configured here is not for others. Connect has no cheap one.
+        # Other users of the session must not get these settings; a new one is expensive on Connect.
         if not _is_classic(spark):
             return spark
         own = spark.newSession()
-        # It has what configures the context, and not what was set in the other session.
+        # It inherits the settings of the context, but not the settings of the other session.
         for name, value in (REQUIRED | _FOR_FILES).items():
             own.conf.set(name, value)
         self._usual = {name: str(own.conf.get(name)) for name in FOR_FEW_ROWS}
@@ -125,7 +125,7 @@ class SparkBackedSession(Session):
         return not (isinstance(self._open(url), LocalStore) and self._is_on_this_machine)
 
     def is_small(self, dataset: Dataset) -> bool:
-        """See ``Session``; what has texts may be large."""
+        """See ``Session``; a dataset with texts may be large."""
         return _is_small(dataset)
 
     def read(self, dataset: Dataset) -> DataFrame:
@@ -142,8 +142,8 @@ class SparkBackedSession(Session):
             if all(map(_PLAIN.fullmatch, paths)):
                 reader = self._spark.read.schema(from_arrow_schema(schema)).options(**_READING)
                 frame = reader.parquet(*(f"file://{path}" for path in paths))
-                # It leaves out in silence what it takes for its own, what is there twice, and what
-                # a filter of Hadoop's does not let pass: live objects would look dead.
+                # Spark silently omits hidden files, duplicate paths, and files that a filter of
+                # Hadoop's refuses: live objects would look dead.
                 if len(frame.inputFiles()) == len(paths):
                     return frame.hint("broadcast") if _is_small(dataset, store) else frame
         return self._read_by_tasks(dataset, parts)
@@ -151,8 +151,8 @@ class SparkBackedSession(Session):
     def _read_by_tasks(self, dataset: Dataset, parts: Sequence[Part]) -> DataFrame:
         schema = dataset.schema
         task = partial(_read_parts, self._code, self._open, dataset.url, parts, schema)
-        # What a task yields counts as many rows as it is given: Spark must not take a large dataset
-        # for a small one, which it would send to every task of a join.
+        # Spark estimates the result of a task by its input rows. It must not take a large dataset
+        # for a small one, and broadcast it to every task of a join.
         numbers = self._spark.range(0, dataset.rows, 1, min(len(parts), _MOST_TASKS))
         frame = numbers.mapInArrow(task, from_arrow_schema(schema))
         return frame.hint("broadcast") if _is_small(dataset) else frame
@@ -161,7 +161,7 @@ class SparkBackedSession(Session):
         """See ``Session``."""
         self._most_rows = max(self._most_rows, rows.num_rows)
         frame = self._spark.createDataFrame(rows, from_arrow_schema(rows.schema))
-        # Rows of one partition need no exchange before they are joined, sorted or grouped.
+        # Rows in one partition need no exchange before a join, a sort or an aggregate.
         return frame.coalesce(1)
 
     def write(
@@ -181,7 +181,7 @@ class SparkBackedSession(Session):
         schema: pa.Schema,
         what: str,  # noqa: ARG002
     ) -> DataFrame:
-        """See ``Session``; Spark spills, and what is not written need not be exchanged again."""
+        """See ``Session``; Spark spills, and an unwritten frame may need no second exchange."""
         return frame.select(*schema.names)
 
     def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> pa.Table:
@@ -191,7 +191,7 @@ class SparkBackedSession(Session):
 
     def _run(self, what: str, job: Callable[[], R]) -> R:
         if _is_classic(self._spark):
-            # One that is unset has Spark's own default, whatever configures the context.
+            # An unset setting has Spark's own default, not the value of the context.
             few = self._most_rows <= _FEW_ROWS
             for name, value in (FOR_FEW_ROWS if few else self._usual).items():
                 self._spark.conf.set(name, value)
@@ -200,7 +200,7 @@ class SparkBackedSession(Session):
         except LakegcError:
             raise
         except Exception:
-            # A sentence about the file says more than Java's trace.
+            # An error that names the file says more than Java's stack trace.
             self._verified.require_unchanged(there=True)
             raise
         self._verified.require_unchanged()
@@ -208,10 +208,10 @@ class SparkBackedSession(Session):
 
 
 def _is_small(dataset: Dataset, store: ObjectStore | None = None) -> bool:
-    """Return whether the hash table of a dataset is known to have ``SMALL_BYTES`` at most.
+    """Return True if the hash table of a dataset has at most ``SMALL_BYTES``.
 
-    ``store``: of its files, where they are read to know how long texts are; else what has texts may
-    be large.
+    ``store``: the store of its files, which are read for the length of texts; without it, a dataset
+    with texts counts as large.
     """
     size = dataset.rows * (_ROW_BYTES + len(dataset.schema) * _VALUE_BYTES)
     if size > SMALL_BYTES or not any(map(pa.types.is_string, dataset.schema.types)):
@@ -226,7 +226,7 @@ def _is_small(dataset: Dataset, store: ObjectStore | None = None) -> bool:
 
 
 def _is_classic(spark: object) -> bool:
-    """Return whether a session is not one of Spark Connect, whose class is another."""
+    """Return True for a session of classic Spark; Spark Connect has another class."""
     return isinstance(spark, SparkSession)
 
 
@@ -238,7 +238,7 @@ def _read_parts(
     schema: pa.Schema,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Read each file where the number of its first row comes by: once in all tasks."""
+    """Read each file in the task that gets the number of its first row, so exactly once."""
     begin_task(code)
     store = open_store(url)
     first_rows = list(accumulate((part.rows for part in parts), initial=0))[:-1]

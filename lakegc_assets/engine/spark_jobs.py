@@ -1,6 +1,6 @@
 """Runs the tasks of a stage as one Spark job: ``mapInArrow`` over a DataFrame of their numbers.
 
-Only the DataFrame API is used, so that the same lines run on classic Spark and on Spark Connect.
+It only uses the DataFrame API, so the same code runs on classic Spark and on Spark Connect.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from lakegc_assets.wording import counted
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: What a task gives back to Spark: its number, and, pickled, its answer and the requests it has
-#: sent by kind.
+#: A task's result in Spark: its number; pickled, its answer and the requests that it has sent, by
+#: kind.
 _ANSWER: Final = "number bigint, answer binary"
-#: The first tasks of a process, which may import something.
+#: The first tasks of a process, which may still import modules.
 _first_tasks: Final = iter(range(3))
 
 
@@ -44,19 +44,19 @@ def run_on_spark(
     inputs: Sequence[T],
     log: logging.Logger,
 ) -> list[R]:
-    """Run a task for each input, each in a partition of its own; the answers in their order.
+    """Run a task for each input in its own partition; return the answers in their order.
 
     Args:
         spark: the session, classic or Connect.
-        what: is done, in words, for the log.
+        what: name of the work, for the log.
         task: picklable; may be called several times for one input.
         inputs: one for each task.
         log: gets the progress of the job every few seconds.
 
     Raises:
-        LakegcError: what a task raised on purpose, of its kind.
-        IntegrityError: an answer is missing, or not where it belongs.
-        PythonException: what else it raised.
+        LakegcError: a task raised it on purpose; of its kind.
+        IntegrityError: an answer is missing, or in the wrong place.
+        PythonException: a task raised another error.
     """
     orders, code = [dumps(one) for one in inputs], code_of_tasks(spark)
     with _finished_tasks() as (note, noted):
@@ -77,17 +77,17 @@ def run_on_spark(
 
 
 def run_job(spark: SparkSession, what: str, job: Callable[[], R], log: logging.Logger) -> R:
-    """Compute a data frame in a way that an interrupt ends.
+    """Compute a data frame so that an interrupt ends it.
 
     Args:
         spark: the session, classic or Connect.
-        what: is done, in words, for the log.
+        what: name of the work, for the log.
         job: computes the frame.
-        log: gets every few seconds since when it is computed.
+        log: gets the duration of the job every few seconds.
 
     Raises:
-        LakegcError: what a task raised on purpose, of its kind.
-        PythonException: what else it raised.
+        LakegcError: a task raised it on purpose; of its kind.
+        PythonException: a task raised another error.
     """
     with report_progress(log, elapsed(f"{what}: on Spark")):
         return _interruptible(spark, what, job)
@@ -122,15 +122,15 @@ def _on_worker(
 
 
 def begin_task(code: str) -> None:
-    """Require the driver's code, and freeze (``gc.freeze``) what is imported, at the first tasks.
+    """Require the driver's code, and freeze imported objects (``gc.freeze``) in the first tasks.
 
-    PySpark's worker collects garbage after each task, which takes 40 ms where so much is imported.
-    The first task may import more, so that this is done at some more of them.
+    PySpark's worker collects garbage after each task, which takes 40 ms with so many imports. The
+    first task may import more, so a few later tasks freeze objects as well.
 
-    ``code``: of the process that has started the task (``code_of_tasks``).
+    ``code``: digest of the code of the task's starter (``code_of_tasks``).
 
     Raises:
-        ConfigurationError: this process runs another one.
+        ConfigurationError: this process runs other code.
     """
     require_code(code)
     if next(_first_tasks, None) is not None:
@@ -138,7 +138,7 @@ def begin_task(code: str) -> None:
 
 
 def _interrupt(spark: SparkSession, tag: str) -> None:
-    """End a job; classic Spark knows a tag only in the thread that has set it."""
+    """Cancel a job; classic Spark knows a tag only in the thread that has set it."""
     with suppress(Exception):
         if not (is_connect(spark) and spark.interruptTag(tag)):
             spark.interruptAll()
@@ -149,7 +149,7 @@ def _interrupt(spark: SparkSession, tag: str) -> None:
 
 @contextmanager
 def _finished_tasks() -> Iterator[tuple[str, Callable[[], int]]]:
-    """A file to which tasks on this machine append a byte when they end, and its length."""
+    """Yield a file to which local tasks append a byte at their end, and a function for its size."""
     descriptor, name = tempfile.mkstemp(prefix="lakegc-tasks-")
     os.close(descriptor)
     path = Path(name)
@@ -160,7 +160,7 @@ def _finished_tasks() -> Iterator[tuple[str, Callable[[], int]]]:
 
 
 def _append(note: str) -> None:
-    """Count an ended task; on another machine there is no such file, and none is made."""
+    """Count a finished task; a task on another machine finds no such file, and makes none."""
     with suppress(OSError):
         descriptor = os.open(note, os.O_WRONLY | os.O_APPEND)
         try:
@@ -173,10 +173,10 @@ def _append(note: str) -> None:
 def _reported(
     spark: SparkSession, what: str, tasks: int, noted: Callable[[], int], log: logging.Logger
 ) -> Iterator[None]:
-    """Tell the log how far a job is: by Connect's own reports, else by what ended on this machine.
+    """Log the progress of a job: from Connect's own reports, or from finished local tasks.
 
-    Where tasks run on a cluster of classic Spark, its own web interface counts them: the log has
-    how many there are, and since when.
+    For tasks on a cluster of classic Spark, the log has only their number and the duration; Spark's
+    web interface shows their progress.
     """
     reported, since = [0], elapsed(f"{what}: {counted(tasks, 'task')} on Spark")
 

@@ -1,4 +1,4 @@
-"""The Spark session of the mark and the sweep: its settings, and what a cluster needs besides."""
+"""The Spark session of the mark and the sweep: its settings, and its code on a cluster."""
 
 from __future__ import annotations
 
@@ -27,86 +27,88 @@ from lakegc_assets.errors import ConfigurationError
 _PACKAGE: Final = Path(__file__).parents[1]
 _LOG: Final = f"-Dlog4j2.configurationFile={(_PACKAGE / 'log4j2.properties').as_uri()}"
 
-#: The setting that holds the options of the driver's JVM.
+#: The setting for the options of the driver's JVM.
 OPTIONS: Final = "spark.driver.extraJavaOptions"
-#: Names a file of settings in the form of ``spark-defaults.conf``.
+#: The variable that names a file of settings in the form of ``spark-defaults.conf``.
 FILE_VARIABLE: Final = "LAKEGC_SPARK_CONF"
-#: Names a Spark Connect server, in settings and in the environment: Spark's own names.
+#: Spark's own names for a Spark Connect server, in settings and in the environment.
 REMOTE: Final = "spark.remote"
 REMOTE_VARIABLE: Final = "SPARK_REMOTE"
-#: Each is set for a program by what has started Spark for it, with all that is configured.
+#: Variables that a launcher of a configured Spark sets for its program.
 _DATABRICKS: Final = "DATABRICKS_RUNTIME_VERSION"
 _SUBMITTED: Final = {"PYSPARK_GATEWAY_PORT": "spark-submit", _DATABRICKS: "Databricks"}
-#: Times are UTC on every machine, and a batch for Python is no larger than a page of a listing.
+#: Settings of every session. Times are UTC on every machine, and a batch for Python is no larger
+#: than a page of a listing.
 REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.caseSensitive": "true",
-    # Addresses are packed so well that a table of a few megabytes can take gigabytes of the driver.
+    # Addresses compress well: a table of a few megabytes can take gigabytes of the driver's memory.
     "spark.sql.autoBroadcastJoinThreshold": "1m",
-    # Adaptive execution has a limit of its own, which counts where a cluster sets it.
+    # Adaptive execution has its own limit, which takes effect if a cluster sets it.
     "spark.sql.adaptive.autoBroadcastJoinThreshold": "1m",
-    # What is sent to all tasks waits for those before it, however long these take.
+    # A broadcast waits for the jobs before it, however long they take.
     "spark.sql.broadcastTimeout": "36000",
-    # A file that is missing or damaged stops the run, whatever the cluster's default is.
+    # A missing or damaged file stops the run, whatever the cluster's default is.
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
-    # A sum that is too large, or a value that is none, is an error and not another value.
+    # An overflow or an invalid value is an error, not another value.
     "spark.sql.ansi.enabled": "true",
-    # A join whose condition could mean either side is an error, and not one with every row.
+    # An ambiguous join condition is an error, not a join with every row.
     "spark.sql.analyzer.failAmbiguousSelfJoin": "true",
     "spark.sql.selfJoinAutoResolveAmbiguity": "true",
-    # What rows are grouped by is a column of what is counted.
+    # The grouping columns are columns of the result.
     "spark.sql.retainGroupColumns": "true",
-    # Names of columns are no patterns, and times have a zone.
+    # Column names are no patterns, and times have a zone.
     "spark.sql.parser.quotedRegexColumnNames": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
-#: Addresses begin alike, so that to sort them for a join takes several times as long as to hash one
-#: side: it is hashed where each partition of it has so little, also what is put together of small
-#: ones. Where one has more, both sides are sorted, and spill. The table of a partition, which does
-#: not, takes many times what that takes packed, in each task that runs at a time.
+#: Addresses share prefixes, so sorting them for a join takes several times as long as hashing one
+#: side. A join hashes one side if each of its partitions, also a coalesced one, has at most so many
+#: bytes. Else it sorts both sides, and spills. A hash table cannot spill, takes many times the
+#: compressed size of its partition, and exists once in each running task.
 _HASHED: Final = 8 << 20
-#: Of all tasks of one JVM together, with the memory that ``LOCAL`` gives it.
+#: Such bytes of all running tasks of one JVM, with the memory that ``LOCAL`` gives it.
 _HASHED_IN_ALL: Final = 2 * _HASHED
 
 
 def _hashed_joins(tasks: int) -> dict[str, str]:
-    """Settings by which joins hash small partitions, where so many tasks of a JVM run at a time."""
+    """Return settings for joins that hash small partitions, with ``tasks`` parallel tasks."""
     names = ("maxShuffledHashJoinLocalMapThreshold", "advisoryPartitionSizeInBytes")
     most = str(min(_HASHED, _HASHED_IN_ALL // tasks))
     return {f"spark.sql.adaptive.{name}": most for name in names}
 
 
-#: For a session on this machine, where nothing else is configured.
+#: Settings of a session on this machine, if Spark is not configured.
 LOCAL: Final = {
     "spark.master": "local[*]",
     "spark.app.name": "lakegc",
-    # Joins spill.
+    # Joins spill beyond it.
     "spark.driver.memory": "1g",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     OPTIONS: f"{_LOG} {FAST}",
-    # So many that partitions of some ten million rows are small enough for that.
+    # Enough partitions that some ten million rows are hashed, not sorted.
     "spark.sql.shuffle.partitions": "200",
     **_hashed_joins(os.cpu_count() or 1),
-    # Each small answer over TCP to a task in Python waits 40 ms for an acknowledgement.
+    # Over TCP each small answer to a Python task waits 40 ms for an acknowledgement.
     "spark.python.unix.domain.socket.enabled": "true",
 }
-#: Of these, what is of use on a cluster too.
+#: The settings that are useful on a cluster, too.
 _ANYWHERE: Final = {
     **_hashed_joins(1),
     **{name: LOCAL[name] for name in ("spark.app.name", "spark.ui.showConsoleProgress")},
     OPTIONS: _LOG,
-    # The copy of a task that deletes or backs up ends at once, and Spark then kills the first one.
+    # A speculative copy of a task that deletes or backs up ends at once, and Spark then kills the
+    # first attempt.
     "spark.speculation": "false",
 }
-# Spark's own expression leaves out the keys of Azure accounts, among others.
+# Spark's own expression misses the keys of Azure accounts, among others.
 _REDACTED: Final = "(?i)secret|password|token|access[._]?key|account[._]?key|[._]sas"
 _SECRET: Final = re.compile(_REDACTED)
-#: What says where a secret is, and holds none.
+#: Names of settings that tell the place of a secret, and hold none.
 _PLACE: Final = re.compile(r"(?i)(file|path|dir|provider|type|endpoint|uri|enabled)$")
 _SETTING: Final = re.compile(r"(\S+?)(?:\s*[=:]\s*|\s+)(.*)")
 
@@ -114,12 +116,12 @@ _shipped: set[str] = set()
 
 
 def session_settings() -> dict[str, str]:
-    """The settings of a new session: for this machine, or as the file says that is named.
+    """Return the settings of a new session, for this machine or from a named file.
 
-    ``LAKEGC_SPARK_CONF`` names a file in the form of Spark's own ``spark-defaults.conf``. What it
-    sets replaces ``LOCAL``, of which only a few remain where its ``spark.master`` is a cluster, and
-    nothing where ``spark.remote``, or else the variable ``SPARK_REMOTE``, names a Spark Connect
-    server, or where this process was started by ``spark-submit`` or as a job of Databricks.
+    ``LAKEGC_SPARK_CONF`` names a file in the form of ``spark-defaults.conf``. Its settings override
+    ``LOCAL``. If its ``spark.master`` is a cluster, only a few settings of ``LOCAL`` apply. None of
+    them apply for a Spark Connect server, named by ``spark.remote`` or else by ``SPARK_REMOTE``, or
+    in a process that ``spark-submit`` or a Databricks job has started.
 
     Raises:
         ConfigurationError: the file cannot be read, or holds a secret, which Spark would show.
@@ -140,12 +142,12 @@ def session_settings() -> dict[str, str]:
 
 
 def is_cluster(master: str) -> bool:
-    """Return whether tasks of a session with this master or remote may run on other machines."""
+    """Return True if tasks of a session with this master or remote may run on other machines."""
     return re.fullmatch(r"local(\[.*\])?", master) is None
 
 
 def _tasks(master: str) -> int:
-    """The number of tasks that run at a time with a master of this machine."""
+    """Return the number of parallel tasks of a local master."""
     if master == "local":
         return 1
     number = re.match(r"local\[(\d+)", master)
@@ -153,27 +155,27 @@ def _tasks(master: str) -> int:
 
 
 def configured_by() -> str:
-    """The variable or program that configures Spark; empty where none does."""
+    """Return the variable or program that configures Spark; empty for none."""
     names = (FILE_VARIABLE, REMOTE_VARIABLE)
     return next((name for name in names if os.environ.get(name)), "") or _submitted_by()
 
 
 def _submitted_by() -> str:
-    """The launcher that started Spark for this process; empty where it starts its own."""
+    """Return the launcher that started Spark for this process; empty for none."""
     return next((who for name, who in _SUBMITTED.items() if os.environ.get(name)), "")
 
 
 def place_of(settings: Mapping[str, str]) -> str:
-    """The place where a session with these settings runs tasks: Connect server or master."""
-    # What follows a semicolon in the URL of a Connect server may be a token.
+    """Return the place of a session's tasks: Connect server or master."""
+    # After a semicolon the URL of a Connect server may have a token.
     return settings.get(REMOTE, "").partition(";")[0] or settings.get("spark.master", "")
 
 
 def prepare_environment() -> None:
-    """Let Spark run with this interpreter and on this machine, unless more is said.
+    """Set variables so that Spark uses this interpreter and this machine, unless they are set.
 
-    On a cluster tasks run with ``PYSPARK_PYTHON``, or with ``spark.pyspark.python`` of the file of
-    settings, which must be a path on its nodes.
+    Tasks on a cluster use ``PYSPARK_PYTHON``, or ``spark.pyspark.python`` in the file of settings,
+    which must be a path on its nodes.
 
     Raises:
         ConfigurationError: as for ``session_settings``.
@@ -186,10 +188,10 @@ def prepare_environment() -> None:
 
 
 def start_session(settings: Mapping[str, str] | None = None) -> SparkSession:
-    """The session of this process, started with these settings if there is none.
+    """Return the session of this process; start it with these settings if there is none.
 
     Args:
-        settings: else ``session_settings``.
+        settings: None for ``session_settings``.
 
     Raises:
         ConfigurationError: as for ``session_settings``; or Spark does not start.
@@ -203,12 +205,12 @@ def start_session(settings: Mapping[str, str] | None = None) -> SparkSession:
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Let a start of Spark come to its end, and say in a sentence why there is no session.
+    """Protect a start of Spark from interrupts, and explain a failure.
 
-    Only now the environment is prepared: a process that loads the definitions may run others', too.
+    The environment is prepared only now: a process that loads the definitions may run other code.
 
     Raises:
-        ConfigurationError: Spark does not start here, with what to do about it; or as for
+        ConfigurationError: Spark does not start here, with advice; or as for
             ``session_settings``.
     """
     prepare_environment()
@@ -221,9 +223,9 @@ def starting() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Raise an interrupt at the end of what is done here.
+    """Delay an interrupt to the end of the block.
 
-    PySpark's start, broken off before it knows its JVM, leaves one behind that waits for ever.
+    An interrupted start of PySpark leaves a JVM behind that waits for ever.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -234,7 +236,7 @@ def _interrupts_wait() -> Iterator[None]:
         waiting.append(number)
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    # One without a handler ends this process, which ends the JVM too.
+    # A signal without a handler ends this process, and so the JVM.
     handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
     for number in handlers:
         signal.signal(number, note)
@@ -242,7 +244,7 @@ def _interrupts_wait() -> Iterator[None]:
         yield
     finally:
         for number, handler in handlers.items():
-            # A session that was started has a handler of its own.
+            # A started session has set its own handler.
             if signal.getsignal(number) is note:
                 signal.signal(number, handler)
         if waiting:
@@ -250,7 +252,7 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 def spark_failure(error: PySparkException | Py4JError) -> ConfigurationError:
-    """Why Spark did not start, and what to do about it."""
+    """Return the error with the reason why Spark did not start, and advice."""
     place = place_of(session_settings())
     if place.startswith("sc://"):
         return ConfigurationError(
@@ -272,59 +274,59 @@ def spark_failure(error: PySparkException | Py4JError) -> ConfigurationError:
 
 
 def prepare_session(spark: SparkSession) -> None:
-    """Give a session what the tasks rely on, whatever else configured it.
+    """Prepare a session for tasks, whatever else configured it.
 
-    Where tasks run on other machines, or through Spark Connect, this package is sent to them, ahead
-    of one that may be installed there: tasks run the very code that started them. What it depends
-    on must be on the nodes.
+    If tasks run on other machines or through Spark Connect, this package is sent to them. It takes
+    precedence over an installed one, so tasks run exactly the code of their starter. Its
+    dependencies must be on the nodes.
     """
     for name, value in REQUIRED.items():
         spark.conf.set(name, value)
     session = _session_of_artifacts(spark)
     if runs_elsewhere(spark) and not _outlives_us(spark) and session not in _shipped:
-        # Unpacked where tasks import from; out of a zip, numba could not keep what it compiles.
+        # Unpacked in a folder of Python's path; numba cannot cache compiled code in a zip.
         spark.addArtifacts(f"{_archive()}#{_PACKAGE.name}", archive=True)
         _shipped.add(session)
 
 
 def _session_of_artifacts(spark: SparkSession) -> str:
-    """The name of what artifacts are sent to: the session on Connect, else the application."""
+    """Return the id that artifacts belong to: the session on Connect, else the application."""
     if is_connect(spark):
         return str(cast("Any", spark).session_id)
     return str(spark.conf.get("spark.app.id", "")) or str(id(spark))
 
 
 def _outlives_us(spark: SparkSession) -> bool:
-    """Return whether the application goes on without this process, as that of a Databricks cluster.
+    """Return True if the application outlives this process, as on a Databricks cluster.
 
-    It takes one archive of a name, and executors that come later would not find that of a process
-    that has ended: their tasks would fail, whoever has started them.
+    It takes one archive of a name, and later executors would not find the archive of a process that
+    has ended: tasks of every user would fail.
     """
     return not is_connect(spark) and _DATABRICKS in os.environ
 
 
 def runs_elsewhere(spark: SparkSession) -> bool:
-    """Return whether tasks of a session may run on other machines, or with other files."""
+    """Return True if tasks of a session may run on other machines, or with other files."""
     return is_connect(spark) or is_cluster(master_of(spark))
 
 
 def code_of_tasks(spark: SparkSession) -> str:
-    """The digest that ``require_code`` takes, for tasks of a session."""
+    """Return the digest for ``require_code`` in tasks of a session; empty for local tasks."""
     return package_digest() if runs_elsewhere(spark) else ""
 
 
 def master_of(spark: SparkSession) -> str:
-    """The master of a session; empty where that is unknown."""
+    """Return the master of a session; empty if it is unknown."""
     return str(spark.conf.get("spark.master", ""))
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Return whether a session is one of Spark Connect."""
+    """Return True for a session of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _archive() -> str:
-    """This package as a zip, which is there until this process ends: executors come for it."""
+    """Return this package as a zip, which executors can fetch until this process ends."""
     with temporary_files():
         folder = Path(tempfile.mkdtemp(prefix="lakegc-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)

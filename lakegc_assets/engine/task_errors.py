@@ -1,4 +1,4 @@
-"""Raises the errors of Spark tasks as the errors that they were, of the same kind and message."""
+"""Raises the errors of Spark tasks again in this process, with their kind and message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _JAVA = "\n\nJVM stacktrace:\n"
 
 @contextmanager
 def errors_of_tasks() -> Iterator[None]:
-    """Raise what a Spark task raised on purpose as if it had been raised here.
+    """Raise an error of this package from a Spark task as if it had been raised here.
 
     Raises:
         LakegcError: of the task's kind (configuration, refused, integrity) and with its message,
@@ -30,7 +30,7 @@ def errors_of_tasks() -> Iterator[None]:
         yield
     except PythonException as error:
         text = str(error)
-        # What it came from comes first, and last Java's trace, where Spark's settings ask for it.
+        # Causes come first. With some settings Java's stack trace comes last.
         text = _CHAINED.split(text.partition(_JAVA)[0])[-1]
         raised = list(_OURS.finditer(text))
         if not raised:
@@ -43,12 +43,12 @@ def errors_of_tasks() -> Iterator[None]:
 
 
 def plain_error(error: LakegcError) -> LakegcError:
-    """An error of the same kind and message that any process can unpickle."""
+    """Return an error of the same kind and message that any process can unpickle."""
     return _kind(type(error))(str(error))
 
 
 def _kind(raised: type[LakegcError]) -> type[LakegcError]:
-    """The kind of an error of this package, which can be raised with nothing but a message."""
+    """Return the kind of an error of this package, a class that takes only a message."""
     for kind in (ConfigurationError, RefusedError, IntegrityError):
         if issubclass(raised, kind):
             return kind

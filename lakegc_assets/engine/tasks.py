@@ -1,8 +1,8 @@
-"""Runs the tasks of a stage: in threads or processes of this machine, or in one Spark job.
+"""Runs the tasks of a stage: in local threads or processes, or in one Spark job.
 
-A task is a function that can be pickled, called with a value that can be. It reads and writes
-artifacts and stores by itself, and what it returns is small: counts, digests, names of files. So no
-row passes through the driver, and a stage is one job.
+A task is a picklable function of a picklable value. It reads and writes artifacts and stores by
+itself, and returns small values: counts, digests, names of files. So no row passes through the
+driver, and a stage is one job.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from lakegc_assets.engine.spark_jobs import run_on_spark
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Work of one task at least, in seconds of one core: starting one costs some tenths of that.
+#: Least work of a task, in seconds of one core; its start costs some tenths of a second.
 _TASK_SECONDS: Final = 2.0
-#: From so much work on, in seconds of one core, processes earn what it takes to start them.
+#: Least work, in seconds of one core, for which processes save more than the time of their start.
 PROCESS_SECONDS: Final = 10.0
-#: Of these one is set once a thread, or the process, that waits for this one was interrupted.
+#: Events and stop files, one of which is set when a waiting thread or process is interrupted.
 _INTERRUPTED: Final = ContextVar[tuple[Event | StopFile, ...]]("interrupted", default=())
 
 
@@ -44,8 +44,8 @@ class Tasks:
     """Runs tasks on one engine.
 
     Attributes:
-        engine: of the run.
-        session: gives the Spark session, which is started when it is first asked for.
+        engine: the engine of the run.
+        session: returns the Spark session, and starts it at the first call.
         log: gets the number of finished tasks every few seconds.
     """
 
@@ -63,27 +63,27 @@ class Tasks:
         *,
         in_processes: bool = False,
     ) -> list[R]:
-        """Run a task for each input; the answers in the order of the inputs.
+        """Run a task for each input; return the answers in the order of the inputs.
 
         Args:
-            what: is done, in words, for logs.
-            task: picklable; may be called several times for one input where tasks are repeated.
+            what: name of the work, for logs.
+            task: picklable; may be called several times for one input if tasks are repeated.
             inputs: one for each task.
-            seconds: about how much work all of them are, on one core.
-            threads: that run them on the embedded engine where tasks mostly wait; None where they
+            seconds: estimated work of all tasks, on one core.
+            threads: threads on the embedded engine, for tasks that mostly wait; None for tasks that
                 compute.
-            in_processes: whether these are threads of several processes where there is much work:
-                tasks wait and compute, and end soon where ``interrupted`` says so.
+            in_processes: True to divide these threads among processes if there is much work, for
+                tasks that both wait and compute, and that end soon after ``interrupted``.
 
         Raises:
-            LakegcError: what a task raised on purpose; from another process, of its kind.
-            Exception: what else a task raised; from Spark, wrapped in its ``PythonException``.
+            LakegcError: a task raised it on purpose; from another process, of its kind.
+            Exception: a task raised another error; from Spark, in its ``PythonException``.
         """
         if not inputs:
             return []
         if self.engine.kind == "spark":
             return run_on_spark(self.session(), what, task, inputs, self.log)
-        # A container may have few of its machine's: each process takes 200 MB.
+        # A container may have few of its machine's cores, and each process takes 200 MB.
         cores = cpu_count()
         workers = min(cores, len(inputs), threads or cores)
         if seconds < PROCESS_SECONDS or workers == 1 or (threads and not in_processes):
@@ -91,10 +91,10 @@ class Tasks:
         if threads is None:
             return run_in_processes(what, task, inputs, workers, self.log)
         each = -(-min(threads, len(inputs)) // workers)
-        some = [inputs[at : at + each] for at in range(0, len(inputs), each)]
+        chunks = [inputs[at : at + each] for at in range(0, len(inputs), each)]
         with stop_file() as stop:
             work = partial(_in_threads_of_worker, task, stop)
-            answers = run_in_processes(what, work, some, workers, self.log, stop)
+            answers = run_in_processes(what, work, chunks, workers, self.log, stop)
         return [answer for one in answers for answer in one]
 
     def run_grouped(
@@ -105,10 +105,10 @@ class Tasks:
         seconds: Sequence[float],
         most: int,
     ) -> list[R]:
-        """Run a task for groups of items, as ``bin_pack`` makes them; one answer for each group.
+        """Run a task for groups of items by ``bin_pack``; return one answer for each group.
 
-        ``seconds``: about how much work each item is, on one core.
-        ``most``: of the groups.
+        ``seconds``: estimated work of each item, on one core.
+        ``most``: largest number of groups.
         """
         return self.run(what, task, bin_pack(items, seconds, most), fsum(seconds))
 
@@ -120,7 +120,7 @@ class Tasks:
         seconds: float,
         threads: int | None = None,
     ) -> list[R]:
-        """As ``run``; a single input is not worth a job, so the task is called in this process."""
+        """Run tasks as ``run`` does, but a single input in this process: it is not worth a job."""
         if len(inputs) <= 1:
             return [task(one) for one in inputs]
         return self.run(what, task, inputs, seconds, threads)
@@ -140,67 +140,67 @@ class Tasks:
 
 
 def _in_threads_of_worker(task: Callable[[T], R], stop: StopFile, inputs: Sequence[T]) -> list[R]:
-    """Run a task for each input at once, in a process that another one waits for."""
+    """Run a task for all inputs in parallel, in a process that another process waits for."""
     context = copy_context()
     context.run(_INTERRUPTED.set, (stop,))
     return context.run(thread_map, task, inputs, len(inputs))
 
 
 def bin_pack(items: Sequence[T], seconds: Sequence[float], most: int) -> list[list[T]]:
-    """Spread items over tasks: none is below 2 s of work where there are several, none is empty.
+    """Distribute items among non-empty tasks of at least 2 s of work, if there are several.
 
     Args:
-        items: what is to be done.
-        seconds: about how much work each is, on one core.
-        most: of the tasks.
+        items: the items of work.
+        seconds: estimated work of each item, on one core.
+        most: largest number of tasks.
     """
     tasks = _tasks_worth(seconds, most)
     loads: list[tuple[float, int, list[T]]] = [(0.0, number, []) for number in range(tasks)]
     for cost, item in sorted(zip(seconds, items, strict=True), key=lambda pair: -pair[0]):
         load, number, task = loads[0]
         task.append(item)
-        # What costs nothing still counts as something, so that it is spread as well.
+        # Items without cost count a little, so that they are distributed, too.
         heapq.heapreplace(loads, (load + cost + 1e-9, number, task))
     return [task for _, _, task in loads if task]
 
 
 def pack_in_order(items: Sequence[T], seconds: Sequence[float], most: int) -> list[list[T]]:
-    """As ``bin_pack``, but the items of a task follow each other, for those with much in common."""
+    """Distribute items as ``bin_pack`` does, in order, for neighbours with much in common."""
     tasks = _tasks_worth(seconds, most)
-    # What costs nothing still counts as something, so that it is spread as well.
+    # Items without cost count a little, so that they are distributed, too.
     ends = list(accumulate(cost + 1e-9 for cost in seconds))
     found: list[list[T]] = [[] for _ in range(tasks)]
     for begin, end, item in zip([0.0, *ends], ends, items, strict=False):
-        # By its middle: an item that is larger than a task leaves nothing for the next one.
+        # Placed by its middle: an item larger than a task leaves nothing for the next task.
         found[min(tasks - 1, int(tasks * (begin + end) / 2 / ends[-1]))].append(item)
     return [task for task in found if task]
 
 
 def _tasks_worth(seconds: Sequence[float], most: int) -> int:
-    """The number of tasks that so much work is worth, in seconds of one core."""
+    """Return the number of tasks that this work is worth, in seconds of one core."""
     return max(1, min(most, int(sum(seconds) / _TASK_SECONDS)))
 
 
 def thread_each(
     function: Callable[[T], R], items: Sequence[T], threads: int, at_once: int | None = None
 ) -> Iterator[tuple[T, R]]:
-    """Items with their answers, as ``thread_map`` finds them, few of which are held at a time."""
+    """Yield items with their answers, as ``thread_map`` does, with few answers in memory."""
     step = at_once or threads
     for at in range(0, len(items), step):
-        some = items[at : at + step]
-        yield from zip(some, thread_map(function, some, threads), strict=True)
+        chunks = items[at : at + step]
+        yield from zip(chunks, thread_map(function, chunks, threads), strict=True)
 
 
 def thread_map(function: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:
-    """Call a function for each item, in several threads; answers in order.
+    """Call a function for each item, in several threads; return the answers in order.
 
-    After an error no other item is begun, and the error is raised once all threads have ended. What
-    takes long asks ``interrupted`` now and then.
+    After an error no other item is begun, and the error is raised once all threads have ended. A
+    long function must ask ``interrupted`` now and then.
     """
     if len(items) <= 1:
         return [function(item) for item in items]
     answers: dict[int, R] = {}
-    # What messages say depends on it: which commands they print.
+    # The commands in messages depend on context variables.
     contexts = [copy_context() for _ in range(min(threads, len(items)))]
     ended = Event()
     for context in contexts:
@@ -234,8 +234,8 @@ def thread_map(function: Callable[[T], R], items: Sequence[T], threads: int) -> 
 
 
 def interrupted() -> bool:
-    """True in a thread of ``thread_map`` once one that waits for it, or a process, was interrupted.
+    """Return True in a thread of ``thread_map`` if a waiting thread or process was interrupted.
 
-    Also once such a process is gone, or has no use for what its tasks still do.
+    Also if such a process is gone, or no longer needs the results of its tasks.
     """
     return any(one.is_set() for one in _INTERRUPTED.get())

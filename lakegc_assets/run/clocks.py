@@ -142,7 +142,7 @@ class Moment:
         return now.boot == self.boot and by_store - by_machine > _STORE_SKEW
 
     def age(self, now: Moment) -> float:
-        """Return the seconds from this moment to another one, by the clock that shows the longest time.
+        """Return the seconds from this moment to another one, by the clock with the longest time.
 
         Infinite if the other moment cannot be later than this one.
         """

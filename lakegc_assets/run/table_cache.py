@@ -399,7 +399,7 @@ def forget_damaged(
 ) -> bool:
     """Forget the damaged files of given slots; return True if there are any.
 
-    ``most``: the most tasks that compare them.
+    ``most``: largest number of tasks that compare them.
     """
     files = [file for file, _ in by_file(slots)]
     costs = [file.part.rows * _COMPARE_S for file in files]
