@@ -1,8 +1,8 @@
-"""The fast decoder of ranges and metaranges: what is compared of their records, in Arrow columns.
+"""The fast decoder of ranges and metaranges: the columns of their records that are compared.
 
-It makes the same checks as the slow reader and shares no code with it but the error: checksums,
-order, count, first and last key, and the content id, for which the records are laid out in the form
-that lakeFS hashes and hashed a megabyte at a time.
+It makes the same checks as the slow reader and shares no code with it but the error. It checks
+checksums, order, count, first and last key, and the content id. For the id it lays the records out
+in the form that lakeFS hashes, and hashes a megabyte at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakegc_assets.graveler import decode_kernels as kernels
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.graveler.paths import Paths
 
-# Part of the key of every cached range: a new number makes all ranges be decoded again.
+# Part of the key of every cached range: a new number makes the cache decode all ranges again.
 DECODER_VERSION: Final = 5
 SCHEMA: Final = pa.schema(
     [
@@ -34,13 +34,13 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
-#: What a metarange says of its ranges: the id of each, and how many entries it holds.
+#: The columns of a metarange: the id of each range, and the number of its entries.
 RANGES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
 
 _FOOTER: Final = struct.Struct("<41sI8s")
 #: Bytes of paths that are decoded at a time.
 CHUNK: Final = 1 << 20
-# Three bytes of snappy say at most 64; an honest block never claims more than this.
+# Three bytes of snappy expand to at most 64 bytes, so no valid block claims a larger factor.
 _MOST_EXPANSION: Final = 32
 _SMALLEST_ENTRY: Final = 3
 _LONGEST_ADDRESSES: Final = (1 << 31) - 1
@@ -50,16 +50,16 @@ _HEX_NAME: Final = re.compile(r"(?s:.*/)?([0-9a-f]{64})")
 
 
 def etag_hash(e_tag: str) -> int:
-    """64-bit FNV-1a of an ETag (no quotes) that could be an MD5, as a signed number; else 0.
+    """64-bit FNV-1a, as a signed number, of an ETag without quotes that may be an MD5; else 0.
 
-    An MD5 is 32 lower-case hex digits. Every other ETag says nothing about the content.
+    An MD5 is 32 lower-case hex digits. Any other ETag says nothing about the content.
     """
     raw = np.frombuffer(e_tag.encode(), np.uint8)
     return int(kernels.hash_etag(raw, 0, len(raw)))
 
 
 def etag_hashes(e_tags: pa.Array) -> pa.Array:
-    """``etag_hash`` of each of an array of strings without nulls, as int64."""
+    """Return the ``etag_hash`` of each string of an array without nulls, as int64."""
     plain = pa.concat_arrays([e_tags.cast(pa.large_string())])
     if plain.null_count:
         raise ValueError("an object without an ETag has no hash")
@@ -113,14 +113,14 @@ def decode_metarange(data: bytes, name: str) -> pa.RecordBatch:
 
 
 def decode_paths(data: bytes, name: str) -> tuple[pa.RecordBatch, Paths]:
-    """Decode a range together with its paths; all else is as in ``decode_range``."""
+    """Decode a range together with its paths; otherwise as ``decode_range``."""
     table = _Table(data, name, b"ranges")
     parts = list(_decode(table, kernels.ENTRIES))
     return _to_batch(table, [columns for _, columns in parts]), Paths(parts)
 
 
 def _decode(table: _Table, kind: int) -> Iterator[tuple[Any, kernels.Columns]]:
-    """The stream and the columns of each chunk; at the end the whole is compared."""
+    """Yield the stream and the columns of each chunk, and check the whole table at the end."""
     first = last = None
     count = 0
     for chunk in table.chunks():
@@ -172,7 +172,7 @@ def _decode_chunk(
 
 
 def _strings(table: _Table, parts: list[kernels.Columns]) -> pa.Array:
-    """The addresses of several chunks."""
+    """Return the addresses of several chunks."""
     total = sum(len(part.addresses) for part in parts)
     if total > _LONGEST_ADDRESSES:
         raise table.error(0, f"{total} bytes of addresses are more than a range can have")
@@ -226,7 +226,7 @@ class _Table:
         return FormatError(self.name, offset, reason)
 
     def check(self, count: int, first: bytes, last: bytes) -> None:
-        """Compare what was decoded with what the properties and the name say."""
+        """Compare the decoded table with its properties and with its name."""
         claims = [self.properties.get(name) for name in _COMPUTED[:3]]
         if claims != [b"%d" % count, first, last]:
             raise self.error(
@@ -246,7 +246,7 @@ class _Table:
             raise self.error(0, f"the content has the id {found}")
 
     def chunks(self) -> Iterator[_Chunk]:
-        """The data blocks, decompressed, about a megabyte at a time."""
+        """Yield the decompressed data blocks, about a megabyte at a time."""
         pending: list[tuple[int, bytes, int, int]] = []
         size = 0
         for offset, length in self._data_blocks():
@@ -278,7 +278,7 @@ class _Table:
         return _Chunk(flat, np.array(starts, np.int64), [block[0] for block in blocks])
 
     def _payload(self, offset: int, length: int) -> tuple[bytes, int, int]:
-        """A block as it is stored, whether it is compressed, and its decompressed length."""
+        """Return a block as stored, its compression flag, and its decompressed length."""
         if offset + length + 5 > self.end:
             raise self.error(self.end, f"a block at {offset} of {length} bytes is not in the file")
         checked = google_crc32c.value(self.data[offset : offset + length + 1])
@@ -296,7 +296,7 @@ class _Table:
         return payload, kind, decoded
 
     def _entries(self, offset: int, length: int) -> list[tuple[bytes, bytes]]:
-        """Keys and values of a block of the frame; these are few, so plain Python will do."""
+        """Keys and values of a block of the frame; plain Python is fast enough for so few."""
         block = self._payload(offset, length)
         plain = self._decompress([(offset, *block)], block[2]).data.tobytes()
         restarts = int.from_bytes(plain[-4:], "little")
@@ -353,7 +353,7 @@ class _Table:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A varint, and the position after it: -1 where it is cut or padded, or begins at none."""
+    """Return a varint and the position after it; -1 if the varint is cut, padded or absent."""
     value = shift = 0
     while 0 <= at < len(data) and shift <= 63:  # noqa: PLR2004 - bits
         byte = data[at]

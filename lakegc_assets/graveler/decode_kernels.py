@@ -1,10 +1,10 @@
-"""The compiled inner loops of the fast decoder: blocks of records into columns and a hash stream.
+"""The compiled inner loops of the fast decoder: blocks of records to columns and a hash stream.
 
-Compiled by numba at the first call and kept in its cache. Nothing here allocates by what a file
-claims, and every index is checked before it is used: a fault becomes a code, never a wrong row.
+numba compiles them at the first call and caches them. No allocation here depends on a number in the
+file, and every index is checked before use: damage becomes an error code, never a wrong row.
 
-Of entries and of metaranges in one file: numba looks for changes in the file of a loop alone, so
-one that called what another file has would go on with what that was when it was compiled.
+The loops for entries and for metaranges share one file. numba looks for changes only in the file of
+a loop itself, so a loop that called a function of another file would keep its old version.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ REASONS = {
     BAD_OVERLAP: "a range overlaps the one before it",
 }
 
-#: What records are: entries, or what a metarange says of a range.
+#: Kinds of records: entries, or the ranges of a metarange.
 ENTRIES, RANGES = range(2)
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _ADDRESS, _LAST_MODIFIED, _SIZE, _E_TAG, _METADATA, _ADDRESS_TYPE, _CONTENT_TYPE = range(1, 8)
 _MIN_KEY, _MAX_KEY, _ESTIMATED_SIZE, _COUNT = range(1, 5)
 _ID_LENGTH = 64
-# Room in the stream for two lengths in decimal and two separators.
+# Bytes of the stream for two lengths in decimal and two separators.
 _STREAM_SLACK = 48
 _BAR = ord("|")
 
 
 class Columns(NamedTuple):
-    """The columns of a chunk, long enough for every record that can be in it.
+    """The columns of a chunk, long enough for every record that the chunk can hold.
 
-    Keys are where they stand in the stream. Of a metarange, addresses are the ids of ranges, and
-    sizes are how many entries they hold.
+    Keys are given by their positions in the stream. For a metarange, addresses are the ids of
+    ranges, and sizes are the numbers of their entries.
     """
 
     addresses: Bytes
@@ -75,7 +75,7 @@ class Columns(NamedTuple):
 
 
 class Key(NamedTuple):
-    """The place of a user key in the stream; its length is -1 where there is none."""
+    """The position of a user key in the stream; its length is -1 if there is no key."""
 
     at: int
     length: int
@@ -85,11 +85,11 @@ class Progress(NamedTuple):
     """The progress of decoding one chunk.
 
     Attributes:
-        code: ``OK``, or what is wrong.
+        code: ``OK``, or the code of the error.
         block: the index of the last block that was begun.
         entries: rows so far.
         addresses: bytes of addresses so far.
-        stream_end: where the hash stream ends.
+        stream_end: the end of the hash stream.
         first: first key of the chunk.
         last: last key so far.
     """
@@ -128,7 +128,7 @@ class _Fields(NamedTuple):
 
 @inlined
 def _varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """A number of at most 64 bits and the position after it, which is -1 when there is none."""
+    """Return a number of at most 64 bits and the position after it; -1 if it is invalid."""
     value = np.int64(0)
     for shift in range(0, 64, 7):
         if at >= end:
@@ -143,7 +143,7 @@ def _varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def hash_etag(data: Bytes, at: int, end: int) -> int:
-    """64-bit FNV-1a of 32 lower-case hex digits, as a signed number; 0 of everything else."""
+    """64-bit FNV-1a of 32 lower-case hex digits, as a signed number; 0 for any other text."""
     if end - at != 32:  # noqa: PLR2004 - the digits of an MD5
         return 0
     value = np.uint64(0xCBF29CE484222325)
@@ -175,13 +175,13 @@ def folder_runs(
     """Count the runs of keys that share the outer folders of the key before them.
 
     Args:
-        stream: with the keys.
-        starts: of each key in it.
-        lengths: of each key.
-        depth: how many folders of a key count at most.
-        runs: takes the number of the run of each key.
-        run_starts: takes where the folders of each run stand in the stream.
-        run_lengths: takes how many bytes these are.
+        stream: holds the keys.
+        starts: position of each key in the stream.
+        lengths: length of each key.
+        depth: the most folders of a key that count.
+        runs: receives the number of the run of each key.
+        run_starts: receives the position of the folders of each run in the stream.
+        run_lengths: receives the length of these folders in bytes.
     """
     count = 0
     for i in range(len(starts)):
@@ -210,13 +210,13 @@ def folder_runs(
 
 @compiled
 def copy_pieces(stream: Bytes, starts: Longs, ends: npt.NDArray[np.int32], content: Bytes) -> None:
-    """Copy pieces of a stream one behind the other.
+    """Copy pieces of a stream one after the other.
 
     Args:
-        stream: with the pieces.
-        starts: of each of them.
-        ends: of each in ``content``, behind the 0 at which the first begins.
-        content: takes them.
+        stream: holds the pieces.
+        starts: start of each piece in the stream.
+        ends: end of each piece in ``content``, after a 0 for the start of the first piece.
+        content: receives the pieces.
     """
     for i in range(len(starts)):
         at = starts[i] - ends[i]
@@ -226,9 +226,9 @@ def copy_pieces(stream: Bytes, starts: Longs, ends: npt.NDArray[np.int32], conte
 
 @compiled
 def _field(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, int]:
-    """A protobuf field: number, wire type, its number or length, and its content's two ends.
+    """A protobuf field: number, wire type, its number or length, and the two ends of its content.
 
-    The wire type is -1 when the field is wrong.
+    The wire type is -1 if the field is invalid.
     """
     tag, at = _varint(data, at, end)
     number, wire, value, start = tag >> 3, tag & 7, np.int64(0), at
@@ -250,7 +250,7 @@ def _field(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, int]:
 
 @compiled
 def _seconds(data: Bytes, at: int, end: int, seconds: int) -> tuple[int, bool]:
-    """The seconds of a Timestamp, and whether it is well-formed."""
+    """Return the seconds of a Timestamp, and whether the Timestamp is well-formed."""
     while at < end:
         number, wire, value, _, at = _field(data, at, end)
         if wire < 0 or (number <= 2 and wire != _VARINT):  # noqa: PLR2004 - seconds and nanos
@@ -262,7 +262,7 @@ def _seconds(data: Bytes, at: int, end: int, seconds: int) -> tuple[int, bool]:
 
 @compiled
 def _entry(data: Bytes, at: int, end: int) -> _Fields:
-    """The fields of an entry's protobuf; of a repeated field the last one counts."""
+    """Return the fields of an entry's protobuf; the last one of a repeated field counts."""
     address_at = address_length = address_type = size = seconds = np.int64(0)
     tag_at = tag_end = at
     well_formed = True
@@ -291,7 +291,7 @@ def _entry(data: Bytes, at: int, end: int) -> _Fields:
 
 @compiled
 def _restarts(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Offset and number of the restart points of a block; -1 when they are invalid."""
+    """Return the offset and number of the restart points of a block; -1 if they are invalid."""
     if end - at < 8:  # noqa: PLR2004 - one restart point and their number
         return -1, 0
     count = _fixed32(data, end - 4)
@@ -311,7 +311,7 @@ def _fixed32(data: Bytes, at: int) -> int:
 
 @compiled
 def _header(data: Bytes, at: int, end: int) -> tuple[int, int, int, int]:
-    """An entry's shared, rest and value lengths, and the position after; -1 if invalid."""
+    """The shared, rest and value lengths of an entry and the position after; -1 if invalid."""
     shared, at = _varint(data, at, end)
     unshared, length = np.int64(-1), np.int64(-1)
     if at >= 0:
@@ -339,7 +339,7 @@ def _write_decimal(stream: Bytes, at: int, number: int) -> int:
 
 @inlined
 def _copy(source: Bytes, start: int, target: Bytes, place: int, length: int) -> None:
-    """Copy bytes; none where the length is negative. With unsigned positions several at a time."""
+    """Copy bytes; none if the length is negative. Unsigned positions copy several at a time."""
     begin, to = np.uint64(start), np.uint64(place)
     for i in range(np.uint64(max(length, 0))):
         target[to + i] = source[begin + i]
@@ -347,15 +347,15 @@ def _copy(source: Bytes, start: int, target: Bytes, place: int, length: int) -> 
 
 @compiled
 def _write_key(data: Bytes, at: int, shared: int, stream: Bytes, old: Key, new: Key) -> int:
-    """Write a user key into the stream; ``OK``, or what is wrong with its trailer or its order.
+    """Write a user key into the stream; return ``OK``, or the error in its trailer or its order.
 
-    What is shared comes from the key before, which stands in the stream without its own trailer
-    (a 1 and seven zeros).
+    The shared bytes come from the key before, which is in the stream without its own trailer (a 1
+    and seven zeros).
     """
     plain = min(shared, max(old.length, 0), new.length)
     _copy(stream, old.at, stream, new.at, plain)
     for i in range(plain, min(shared, new.length)):
-        # Behind the key before stands its trailer.
+        # The trailer follows the previous key.
         stream[new.at + i] = 1 if i == old.length else 0
     _copy(data, at, stream, new.at + shared, new.length - shared)
     for i in range(8):
@@ -373,7 +373,7 @@ def _write_key(data: Bytes, at: int, shared: int, stream: Bytes, old: Key, new: 
 
 @compiled
 def _follows(stream: Bytes, old: Key, new: Key, same: int) -> bool:
-    """Return whether the second of two keys, which begin alike, comes after the first."""
+    """Return whether the second of two keys with the same start comes after the first."""
     for i in range(same, min(old.length, new.length)):
         if stream[old.at + i] != stream[new.at + i]:
             return bool(stream[old.at + i] < stream[new.at + i])
@@ -382,7 +382,7 @@ def _follows(stream: Bytes, old: Key, new: Key, same: int) -> bool:
 
 @compiled
 def _record(data: Bytes, at: int, end: int, stream: Bytes, position: int, old: Key) -> _Record:
-    """Lay the record at ``at`` out in the stream, at ``position``."""
+    """Write the record at ``at`` into the stream, at ``position``."""
     shared, unshared, length, at = _header(data, at, end)
     key_length = shared + unshared - 8
     if at < 0 or key_length < 0 or shared > max(old.length, 0) + 8:
@@ -403,7 +403,7 @@ def _record(data: Bytes, at: int, end: int, stream: Bytes, position: int, old: K
 
 @compiled
 def _protobuf(data: Bytes, at: int, end: int) -> int:
-    """The offset of the protobuf of a value, or -1; both lengths are zigzag numbers."""
+    """Return the offset of the protobuf of a value, or -1; both lengths are zigzag numbers."""
     length, at = _varint(data, at, end)
     if at < 0 or length < 0 or length & 1 or length >> 1 > end - at:
         return -1
@@ -413,7 +413,7 @@ def _protobuf(data: Bytes, at: int, end: int) -> int:
 
 @compiled
 def _row(data: Bytes, at: int, end: int, columns: Columns, progress: Progress) -> tuple[int, int]:
-    """Fill the next row from a value; a code, and where the addresses end now."""
+    """Fill the next row from a value; return a code and the new end of the addresses."""
     proto, addresses = _protobuf(data, at, end), progress.addresses
     if proto < 0:
         return BAD_VALUE, addresses
@@ -442,7 +442,7 @@ def _order(left: Bytes, at: int, length: int, stream: Bytes, key: Key) -> int:
 
 @compiled
 def _range_data(data: Bytes, at: int, end: int, stream: Bytes, old: Key, new: Key) -> _Range:
-    """The number of entries of a range, by its protobuf; the last of a repeated field counts."""
+    """The number of entries in a range's protobuf; the last one of a repeated field counts."""
     low_at = low_length = high_at = high_length = count = np.int64(0)
     while at < end:
         number, wire, value, start, at = _field(data, at, end)
@@ -469,7 +469,7 @@ def _range_data(data: Bytes, at: int, end: int, stream: Bytes, old: Key, new: Ke
 def _range_row(
     data: Bytes, record: _Record, stream: Bytes, columns: Columns, progress: Progress
 ) -> tuple[int, int]:
-    """Fill the next row from what is said of a range; a code, and where the ids end now."""
+    """Fill the next row from the record of a range; return a code and the new end of the ids."""
     ids = progress.addresses
     at, end = record.value_at, record.value_end
     proto = _protobuf(data, at, end)
@@ -494,7 +494,7 @@ def _range_row(
 def _block(
     data: Bytes, start: int, end: int, stream: Bytes, columns: Columns, done: Progress, kind: int
 ) -> Progress:
-    """Decode the records of one block, on from ``done``."""
+    """Decode the records of one block and continue from the progress ``done``."""
     restarts_at, restarts = _restarts(data, start, end)
     code, seen, at = OK if restarts_at >= 0 else BAD_RESTARTS, 0, start
     while code == OK and at < restarts_at:
@@ -529,12 +529,12 @@ def decode_blocks(
 
     Args:
         data: the decompressed blocks, one after the other.
-        starts: where each of them begins, and where the last one ends.
-        stream: begins with the last key of the chunk before; behind it comes, for each record,
-            length of the key in decimal, key, ``|``, length of the value, value, ``|``.
-        key_length: of that last key, -1 when there is none.
-        columns: are filled.
-        kind: of the records: ``ENTRIES`` or ``RANGES``.
+        starts: start of each block, and the end of the last one.
+        stream: begins with the last key of the chunk before. For each record follow the length of
+            the key in decimal, key, ``|``, length of the value, value, ``|``.
+        key_length: length of that last key; -1 if there is none.
+        columns: receive the rows.
+        kind: kind of the records, ``ENTRIES`` or ``RANGES``.
     """
     key = Key(0, key_length)
     done = Progress(OK, 0, 0, 0, max(key_length, 0), key, key)

@@ -1,7 +1,7 @@
 """Entries and range data: the protobuf messages inside ranges and metaranges.
 
-The descriptors are built here, from lakeFS's catalog.proto and committed.proto, and run on Google's
-protobuf, so that this codec is a second opinion to the fast decoder.
+The descriptors follow lakeFS's catalog.proto and committed.proto, and Google's protobuf runs them.
+So this codec is a second opinion, independent of the fast decoder.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Timestamp(NamedTuple):
 
     @classmethod
     def of(cls, moment: datetime) -> Timestamp:
-        """From an aware datetime, exactly."""
+        """Convert an aware datetime exactly."""
         since = moment - _EPOCH
         return cls(since.days * 86_400 + since.seconds, since.microseconds * 1000)
 
     def datetime(self) -> datetime:
-        """UTC, cut to microseconds; OverflowError outside of the years 1 to 9999."""
+        """UTC, truncated to microseconds. OverflowError outside of the years 1 to 9999."""
         return _EPOCH + timedelta(seconds=self.seconds, microseconds=self.nanos // 1000)
 
 
@@ -52,12 +52,12 @@ class Entry:
     """One object at one path of a commit.
 
     Attributes:
-        address: of the object, in the form that ``address_type`` says.
-        last_modified: when lakeFS recorded it.
+        address: of the object, in the form that ``address_type`` names.
+        last_modified: the time at which lakeFS recorded the object.
         size: bytes.
         e_tag: of the object, as the store gave it, without quotes.
         metadata: the user's.
-        address_type: how ``address`` is meant.
+        address_type: the form of ``address``.
         content_type: may be empty.
     """
 
@@ -144,7 +144,7 @@ _ENTRY, _RANGE_DATA, _COMMIT_DATA = _messages()
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """The protobuf of an entry, fields by number, metadata by key."""
+    """Encode an entry as protobuf: fields by number, metadata by key."""
     message: Any = _ENTRY(
         address=entry.address,
         size=entry.size,
@@ -159,7 +159,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(data: bytes) -> Entry:
-    """The entry of a protobuf; ValueError when it is not one."""
+    """Decode the protobuf of an entry; ValueError if it is invalid."""
     message = _parse(_ENTRY, data)
     return Entry(
         address=message.address,
@@ -173,7 +173,7 @@ def decode_entry(data: bytes) -> Entry:
 
 
 class Place(NamedTuple):
-    """The address of an entry's object, and when lakeFS recorded the entry (epoch seconds)."""
+    """The address of an entry's object, and the time of the entry in lakeFS (epoch seconds)."""
 
     address: str
     address_type: int
@@ -181,18 +181,18 @@ class Place(NamedTuple):
 
 
 def decode_place(data: bytes) -> Place:
-    """Like ``decode_entry``, in a quarter of the time; ValueError when it is not an entry."""
+    """Decode address and time only, four times as fast as ``decode_entry``; ValueError too."""
     message = _parse(_ENTRY, data)
     return Place(message.address, message.address_type, message.last_modified.seconds)
 
 
 def entry_identity(entry: Entry) -> bytes:
-    """The 32 bytes that lakeFS knows the entry's content by; the address is no part of it."""
+    """The 32 bytes by which lakeFS identifies an entry's content; the address is no part of it."""
     return ident.entry_identity(entry.size, entry.e_tag, entry.metadata, entry.content_type)
 
 
 def encode_range_data(data: RangeData) -> bytes:
-    """The protobuf of range data."""
+    """Encode range data as protobuf."""
     message = _RANGE_DATA(
         min_key=data.min_key,
         max_key=data.max_key,
@@ -204,13 +204,13 @@ def encode_range_data(data: RangeData) -> bytes:
 
 
 def decode_range_data(data: bytes) -> RangeData:
-    """The range data of a protobuf; ValueError when it is not one."""
+    """Decode the protobuf of range data; ValueError if it is invalid."""
     message = _parse(_RANGE_DATA, data)
     return RangeData(message.min_key, message.max_key, message.estimated_size, message.count)
 
 
 def decode_commit_data(data: bytes) -> CommitData:
-    """The commit of a dump's protobuf; ValueError when it is not one."""
+    """Decode the protobuf of a commit in a dump; ValueError if it is invalid."""
     message = _parse(_COMMIT_DATA, data)
     return CommitData(message.id, message.meta_range_id, tuple(message.parents))
 

@@ -1,4 +1,4 @@
-"""The errors of damaged files, which are all that the slow and the fast reader share."""
+"""The errors of damaged files, the only code that the slow and the fast reader share."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from lakegc_assets.errors import IntegrityError
 
 
 class FormatError(IntegrityError):
-    """A file is damaged, truncated, or not what it should be.
+    """A file is damaged, truncated, or of another kind than expected.
 
     Attributes:
-        name: the file's, as the caller gave it.
-        offset: in bytes from its start; of the block where the damage is inside a compressed one.
-        reason: what is wrong.
+        name: the name of the file, as the caller gave it.
+        offset: bytes from the start of the file; for damage in a compressed block, the block's
+            offset.
+        reason: the kind of damage.
     """
 
     def __init__(self, name: str, offset: int, reason: str) -> None:
@@ -21,9 +22,9 @@ class FormatError(IntegrityError):
         self.reason = reason
 
     def __reduce__(self) -> tuple[type[FormatError], tuple[str, int, str]]:
-        """Survive the way from a Spark worker to the driver."""
+        """Keep the attributes when the error is pickled from a Spark worker to the driver."""
         return type(self), (self.name, self.offset, self.reason)
 
 
 class NoTableError(FormatError):
-    """A file cannot be a table: it is shorter than a footer, or ends in the magic of no format."""
+    """A file is no table: it is shorter than a footer, or its magic is of no known format."""

@@ -45,7 +45,7 @@ def encode_identifiable(identity: bytes) -> bytes:
 
 
 def entry_identity(size: int, e_tag: str, metadata: Mapping[str, str], content_type: str) -> bytes:
-    """The 32 bytes that stand before an entry in its range; the address is no part of it."""
+    """The 32 bytes before an entry in its range; the address is no part of them."""
     parts = encode_int64(size) + encode_string(e_tag) + encode_string_map(metadata)
     if content_type:
         parts += encode_string(content_type)
@@ -57,8 +57,8 @@ def content_id(records: Iterable[tuple[bytes, bytes]], metadata: Mapping[str, st
 
     Args:
         records: key and whole value (identity and protobuf, each with its length) in their order.
-        metadata: the user properties that the writer was given: ``type`` and the like, not those
-            that lakeFS computes.
+        metadata: the user properties that the writer received, such as ``type``, without those that
+            lakeFS computes.
 
     Returns:
         64 hex digits.

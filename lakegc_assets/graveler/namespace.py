@@ -18,32 +18,32 @@ from lakegc_assets.graveler.entry import AddressType
 _BUCKET_SCHEMES: Final = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "local": "local"}
 _HADOOP_AZURE: Final = {"abfs": "dfs", "abfss": "dfs", "wasb": "blob", "wasbs": "blob"}
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-#: Of Azure's accounts: everywhere, in the cloud of the US government, and in China.
+#: Domains of Azure's accounts: the public cloud, the US government's, and China's.
 AZURE_DOMAINS: Final = ("core.windows.net", "core.usgovcloudapi.net", "core.chinacloudapi.cn")
 _AZURE_HOST: Final = re.compile(
     rf"([a-z0-9]{{3,24}})\.(?:blob|dfs)\.({'|'.join(map(re.escape, AZURE_DOMAINS))})"
 )
 _AZURE_CONTAINER: Final = re.compile(r"[a-z0-9$][a-z0-9-]*")
-# Of access points and the like: other names of some bucket.
+# Suffixes of access points and similar aliases: each is another name of some bucket.
 _ALIASES: Final = ("-s3alias", "--ol-s3", "--op-s3", "--xa-s3")
 _SLASH: Final = re.compile("/")
 _SLASHES: Final = re.compile("/{2,}")
-#: Of a character in UTF-8, percent-encoded.
+#: Characters that one UTF-8 character takes, percent-encoded.
 _LONGEST_ENCODED: Final = 12
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-#: Of URLs whose path lakeFS parses: up to its beginning.
+#: The start of a URL whose path lakeFS parses.
 _PARSED_START: Final = re.compile(r"(?:s3|gs)://[^/]*/", re.IGNORECASE)
-#: What Go leaves as it is in a path, beside letters and digits.
+#: Characters, besides letters and digits, that Go does not encode in a path.
 _UNQUOTED: Final = "-_.~$&+,/:;=@"
 
 
 class UnresolvableAddressError(IntegrityError):
-    """It cannot be decided which object a full address names.
+    """A full address may name several objects, so no one can decide which one it keeps alive.
 
     Attributes:
         address: the address as the entry has it.
-        last_components: its last path component, as it stands, percent-decoded, and as servers and
-            file systems read paths; whatever ends in one of these must be spared.
+        last_components: its last path component as it is, percent-decoded, and as servers and file
+            systems read paths. Every object that ends in one of these must be spared.
     """
 
     def __init__(self, address: str, reason: str) -> None:
@@ -52,13 +52,13 @@ class UnresolvableAddressError(IntegrityError):
         self.reason = reason
         paths = {address, unquote(address), *_readings(address)}
         paths |= {posixpath.normpath(path.replace("\\", "/")) for path in paths}
-        # No key ends in what is not UTF-8.
+        # No key ends in bytes that are not UTF-8.
         self.last_components = frozenset(
             path.rsplit("/", 1)[-1] for path in paths if _is_utf8(path)
         )
 
     def __reduce__(self) -> tuple[type[UnresolvableAddressError], tuple[str, str]]:
-        """Survive the way from a Spark worker to the driver."""
+        """Keep the attributes when the error is pickled from a Spark worker to the driver."""
         return type(self), (self.address, self.reason)
 
 
@@ -90,7 +90,8 @@ class StorageNamespace:
         Raises:
             ConfigurationError: for anything else.
         """
-        # What a plain path means depends on the working directory, and on links.
+        # The meaning of a plain path depends on the working directory and on links, so it is not
+        # cached.
         return _parsed(url) if _SCHEME.match(url) else _parsed.__wrapped__(url)
 
     def url(self) -> str:
@@ -107,13 +108,13 @@ class StorageNamespace:
         return f"{self.prefix}/{relative}" if self.prefix else relative.removeprefix("/")
 
     def relative(self, address: str) -> str | None:
-        """The relative address of a full one, or None when it is provably outside.
+        """The relative address of a full one, or None if the full one is provably outside.
 
         Raises:
-            UnresolvableAddressError: when that cannot be decided.
+            UnresolvableAddressError: the address may or may not be inside.
         """
         found = self.relatives(address)
-        # Of what lakeFS itself has written.
+        # lakeFS itself wrote these.
         below = [one for one in found if one.startswith("_lakefs/")]
         if len(below) == 1:
             return below[0]
@@ -124,16 +125,16 @@ class StorageNamespace:
         return next(iter(found), None)
 
     def relatives(self, address: str) -> AbstractSet[str]:
-        """Every relative address that a full address may name; empty when provably outside.
+        """Every relative address that a full address may name; empty if it is provably outside.
 
         lakeFS parses a full address as a URL: it cuts the path at ``?``, and percent-decodes it or
-        not, depending on its version and on the path. What it serves is the key as it stands behind
-        the namespace, and importers have written plain keys, too. Every reading counts, and so does
-        what a server that drops empty path components would find there.
+        not, depending on its version and on the path. lakeFS serves the key as it is after the
+        namespace, and importers have written plain keys, too. Every reading counts, also the
+        reading of a server that drops empty path components.
 
-        A lakeFS with local storage says where a file is on its own machine: absolutely, or from the
-        folder in which it was started (``local.QualifiedKey.Format``). Whatever stands behind the
-        name of the namespace there counts.
+        A lakeFS with local storage gives the place of a file on its own machine: absolute, or
+        relative to the folder in which lakeFS was started (``local.QualifiedKey.Format``).
+        Everything after the name of the namespace counts.
 
         Raises:
             UnresolvableAddressError: for unknown schemes and hosts, and paths that stores
@@ -154,16 +155,17 @@ class StorageNamespace:
         # Some servers read //a//b as /a/b.
         readings |= {_SLASHES.sub("/", f"/{r}")[1:] for r in readings if not r.startswith(start)}
         inside = named | {r[len(start) :] for r in readings if r.startswith(start)}
-        # The namespace may be percent-encoded before a key that is not.
+        # The namespace may be percent-encoded in front of a key that is not.
         for reading in (r for r in readings if "%" in r):
-            # Of no more than what so many characters take: addresses may have any length.
+            # Only a prefix as long as the encoded namespace is decoded: addresses may have any
+            # length.
             longest = len(self.prefix) * _LONGEST_ENCODED + 1
             ends = (slash.start() for slash in _SLASH.finditer(reading, 0, longest))
             inside |= {reading[at + 1 :] for at in ends if unquote(reading[:at]) == self.prefix}
         return frozenset(inside - {""})
 
     def _elsewhere(self, address: str, scheme: str, authority: str, path: str) -> AbstractSet[str]:
-        """Nothing, for an address of another bucket. Raises UnresolvableAddressError: it may be."""
+        """Nothing, for another bucket. Raises UnresolvableAddressError: it may be this one."""
         if {scheme, self.scheme} == {"local", "file"} or (scheme == "local" and not authority):
             raise UnresolvableAddressError(address, "where the server keeps local:// is not known")
         if scheme == self.scheme and authority.lower() == self.authority.lower():
@@ -177,10 +179,10 @@ class StorageNamespace:
         return frozenset()
 
     def _behind_name(self, address: str, authority: str, path: str) -> set[str]:
-        """The keys behind the name of this namespace, if it is local, in a path of a server.
+        """The keys after the name of this namespace, if it is local, in a path of a server.
 
         Raises:
-            UnresolvableAddressError: its file system may read the path as another one.
+            UnresolvableAddressError: the server's file system may read the path as another one.
         """
         if self.scheme != "local":
             return set()
@@ -199,10 +201,11 @@ class StorageNamespace:
 
         Args:
             address: as the entry has it.
-            address_type: an ``AddressType``. The deprecated one means full when there is a scheme.
+            address_type: an ``AddressType``. The deprecated type means a full address if there is a
+                scheme.
 
         Raises:
-            UnresolvableAddressError: when that cannot be decided.
+            UnresolvableAddressError: the address may or may not be inside.
         """
         kind = AddressType(address_type)
         full = kind is AddressType.FULL or (
@@ -211,10 +214,10 @@ class StorageNamespace:
         return self.relatives(address) if full else frozenset({address})
 
     def may_hold(self, start: str) -> bool:
-        """Return False only where no full address that begins so can be inside.
+        """Return False only if no full address with this start can be inside.
 
         Args:
-            start: up to the end of the bucket, or for https of the container.
+            start: the address up to the end of the bucket, or for https of the container.
         """
         try:
             scheme, authority, _ = _split(start)
@@ -225,7 +228,7 @@ class StorageNamespace:
         return scheme == self.scheme and authority.lower() == self.authority.lower()
 
     def is_same_kind(self, url: str) -> bool:
-        """True if another namespace is in a store of the same kind; True where its URL is odd."""
+        """True if another namespace is in a store of the same kind, or if its URL is unusual."""
         try:
             return {StorageNamespace.parse(url).scheme, self.scheme} <= _kind(self.scheme)
         except ConfigurationError:
@@ -233,7 +236,7 @@ class StorageNamespace:
             return self.scheme not in {"s3", "azure"} or url.lower().startswith(schemes)
 
     def overlaps(self, other: StorageNamespace) -> bool:
-        """True if one of the two is equal to the other or contains it, by whole path segments."""
+        """True if one of two namespaces equals or contains the other, by whole path segments."""
         if (self.scheme, self.authority) != (other.scheme, other.authority):
             return False
         ours, theirs = (f"{p}/" if p else "" for p in (self.prefix, other.prefix))
@@ -241,12 +244,13 @@ class StorageNamespace:
 
 
 def namespace_as_lakefs_reads_it(url: str) -> str:
-    """The URL of a repository's namespace whose path, as it stands, is where its objects are.
+    """The URL of a namespace whose undecoded path is the real place of the objects.
 
-    On S3 and Google, lakeFS parses it as Go does (``block.DefaultResolveNamespace``): it cuts the
-    path at ``?``, and percent-decodes it, unless to encode that again gives another text. (Servers
-    before 1.68 decode such a path, too. Their ``migrate task run storage-ns-encoded`` writes the
-    URL that is returned here.) What our own settings name, as backups, stays as it stands.
+    On S3 and Google, lakeFS parses the URL as Go does (``block.DefaultResolveNamespace``). It cuts
+    the path at ``?``, and percent-decodes it, unless encoding the result again gives another text.
+    (Servers before 1.68 decode such a path, too. Their ``migrate task run storage-ns-encoded``
+    writes the URL that is returned here.) URLs in our own settings, such as those of backups, are
+    not changed.
     """
     start = _PARSED_START.match(url)
     if start is None:
@@ -285,7 +289,7 @@ def _kind(scheme: str) -> AbstractSet[str]:
 
 
 def _readings(path: str) -> set[str]:
-    """The readings of the path of a URL: as it stands, cut at ``?``, and percent-decoded then."""
+    """The readings of a URL's path: as it is, cut at ``?``, and then percent-decoded."""
     cut = path.partition("?")[0]
     return {path, cut, _decoded(cut)}
 
@@ -295,7 +299,7 @@ def _decoded(path: str) -> str:
 
 
 def _split(address: str) -> tuple[str, str, str]:
-    """Scheme, authority and undecoded path; ValueError, with a reason, when the form is unknown."""
+    """Return scheme, authority and undecoded path; ValueError with a reason for an unknown form."""
     found = _SCHEME.match(address)
     if not found:
         raise ValueError("it has no scheme")
@@ -326,7 +330,7 @@ def _split(address: str) -> tuple[str, str, str]:
 
 
 def _doubtful(scheme: str, path: str) -> str | None:
-    """Why a store or a file system might read this path as another one, or None."""
+    """The reason that a store or file system may read this path as another one, or None."""
     segments = path.split("/")
     if "." in segments or ".." in segments:
         return "it has '.' or '..' in its path"
@@ -347,7 +351,7 @@ def _is_utf8(path: str) -> bool:
 
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuv"
 _XID_LENGTH: Final = 20
-# A slice's xid counts the seconds down to this moment, so that newer slices sort first.
+# The xid of a slice counts the seconds down to this moment, so that newer slices sort first.
 _SLICE_EPOCH: Final = 64_060_588_800
 
 
@@ -369,7 +373,7 @@ class Xid:
 
 
 def encode_xid(xid: Xid) -> str:
-    """20 characters of base32hex; ValueError when a field does not fit."""
+    """Encode as 20 characters of base32hex; ValueError if a field does not fit."""
     if len(xid.machine) != 3:  # noqa: PLR2004 - the width that the format has
         raise ValueError(f"the machine of an xid has 3 bytes, not {len(xid.machine)}")
     try:
@@ -386,7 +390,7 @@ def encode_xid(xid: Xid) -> str:
 
 
 def decode_xid(text: str) -> Xid:
-    """The fields of an xid; ValueError when ``text`` is none."""
+    """Decode the fields of an xid; ValueError if ``text`` is no xid."""
     bits = 0
     for character in text:
         bits = bits << 5 | _ALPHABET.index(character)
@@ -402,7 +406,7 @@ def decode_xid(text: str) -> Xid:
 
 
 def try_decode_xid(text: str) -> Xid | None:
-    """Like ``decode_xid``, but None when ``text`` is no xid."""
+    """Decode as ``decode_xid``, but return None if ``text`` is no xid."""
     try:
         return decode_xid(text)
     except ValueError:
@@ -410,14 +414,14 @@ def try_decode_xid(text: str) -> Xid | None:
 
 
 def new_slice_name(created: datetime, machine: bytes, pid: int, counter: int) -> str:
-    """The name of a slice made at ``created`` (aware; whole seconds are kept)."""
+    """The name of a slice made at ``created`` (aware; cut to whole seconds)."""
     seconds = (_SLICE_EPOCH - int(created.timestamp())) & 0xFFFFFFFF
     return encode_xid(Xid(seconds, machine, pid, counter))
 
 
 @lru_cache(maxsize=4096)
 def slice_time(name: str) -> datetime | None:
-    """The time at which a slice was made (UTC, whole seconds); None when ``name`` is no slice."""
+    """The time at which a slice was made (UTC, whole seconds); None if ``name`` is no slice."""
     xid = try_decode_xid(name)
     if xid is None:
         return None

@@ -1,4 +1,4 @@
-"""The paths of the entries of a range, of which few are wanted, and the folders of all."""
+"""The paths of the entries of a range, of which callers need few, and the folders of all paths."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pyarrow as pa
 
 from lakegc_assets.graveler import decode_kernels as kernels
 
-#: How many folders of a path are told, the outermost first.
+#: The most folders of a path that are returned, the outermost first.
 FOLDER_DEPTH: Final = 4
 
 
 class Paths:
-    """The paths of the entries of a range, of which few are wanted.
+    """The paths of the entries of a range, of which callers need few.
 
     Args:
-        parts: for each chunk, the stream that the keys stand in, and where.
+        parts: for each chunk, the stream that holds the keys, and their positions in it.
     """
 
     def __init__(self, parts: Sequence[tuple[Any, kernels.Columns]]) -> None:
@@ -28,7 +28,7 @@ class Paths:
         self._ends = np.cumsum([0, *(len(columns.sizes) for _, columns in parts)])
 
     def take(self, rows: npt.NDArray[np.int64]) -> list[bytes]:
-        """The paths of some rows, which are in order."""
+        """Return the paths of some rows, whose numbers are ascending."""
         found: list[bytes] = []
         cuts = np.searchsorted(rows, self._ends)
         for (stream, columns), base, low, high in zip(
@@ -41,12 +41,12 @@ class Paths:
         return found
 
     def folders(self, depth: int) -> pa.DictionaryArray:
-        """The folders that each path begins with, with a slash at the end of each.
+        """Return the folders at the start of each path, each with a slash at its end.
 
-        Paths are in order, so those of one folder follow each other, and few texts are made.
+        Paths are in order, so the paths of a folder follow each other, and few strings are made.
 
         Args:
-            depth: how many folders at most.
+            depth: the most folders of a path.
         """
         texts = [pa.array([], pa.string())]
         numbers = [np.empty(0, np.int32)]
@@ -71,7 +71,7 @@ def _cut_out(
     starts: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.int64],
 ) -> pa.StringArray:
-    """Texts that stand in a stream; what is no UTF-8 in them is replaced."""
+    """Return pieces of a stream as strings; bytes that are not UTF-8 are replaced."""
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     content = np.empty(int(ends[-1]), np.uint8)
     kernels.copy_pieces(stream, starts, ends, content)

@@ -105,7 +105,7 @@ def write_range(items: Iterable[tuple[str, Entry]]) -> tuple[RangeInfo, bytes]:
         items: paths and entries, at least one, in strictly increasing order of the paths' bytes.
 
     Returns:
-        What a metarange says of it, and the file.
+        The record of the range for a metarange, and the file.
 
     Raises:
         ValueError: no items, or not in order.
@@ -117,7 +117,7 @@ def write_range(items: Iterable[tuple[str, Entry]]) -> tuple[RangeInfo, bytes]:
 
 
 def finish_range(writer: SSTableWriter) -> tuple[RangeInfo, bytes]:
-    """The range that a writer of the kind ``ranges`` has taken; ValueError when it is empty."""
+    """Finish the range of a writer of the kind ``ranges``; ValueError if it is empty."""
     if not writer.count:
         raise ValueError("lakeFS has no empty ranges")
     first, last, count, size = writer.first, writer.last, writer.count, writer.estimated_size
@@ -128,7 +128,7 @@ def finish_range(writer: SSTableWriter) -> tuple[RangeInfo, bytes]:
 def write_metarange(
     ranges: Iterable[RangeInfo], metadata: Mapping[str, str] | None = None
 ) -> tuple[str, bytes]:
-    """Write a metarange; returns its id and the file.
+    """Write a metarange; return its id and the file.
 
     Args:
         ranges: in order; none for a commit without objects.
@@ -154,11 +154,11 @@ def write_metarange(
 
 
 def is_range_break(key: bytes, raggedness: int) -> bool:
-    """Return whether lakeFS ends a range after this key, whatever its size between the two limits.
+    """Return whether lakeFS ends a range after this key, at any size between its two limits.
 
     Args:
         key: a path.
-        raggedness: on average a range has this many entries (lakeFS's default: 50,000).
+        raggedness: the mean number of entries of a range (lakeFS's default: 50,000).
     """
     value = 0xCBF29CE484222325
     for byte in key:

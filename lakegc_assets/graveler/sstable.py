@@ -1,9 +1,9 @@
-"""The slow, plain reader of SSTables: the second opinion that the fast decoder is held against.
+"""The slow, plain reader of SSTables: the reference for the fast decoder.
 
-RocksDB's block-based table, format version 2, as lakeFS writes it through Go's pebble: data blocks
-of prefix-compressed entries, an index of one or two levels over them, a block of properties, a
-metaindex that names that block, and a footer of 53 bytes. Every block ends in its compression type
-and a masked crc32c. No byte of a file is unused, so no damage goes unseen.
+The format is RocksDB's block-based table, format version 2, as lakeFS writes it through Go's
+pebble: data blocks of prefix-compressed entries, an index of one or two levels over them, a block
+of properties, a metaindex that names that block, and a footer of 53 bytes. Every block ends in its
+compression type and a masked crc32c. No byte of a file is unused, so every damage is found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakegc_assets.graveler import ident
 from lakegc_assets.graveler.errors import FormatError, NoTableError
 
 MAGIC: Final = bytes.fromhex("f7cff485b741e288")
-#: Of other formats of tables: RocksDB's plain, cuckoo and old ones, LevelDB's, and pebble's own.
+#: Magics of other table formats: RocksDB's plain, cuckoo and old ones, LevelDB's, and pebble's own.
 OTHER_MAGICS: Final = frozenset(
     bytes.fromhex(magic)
     for magic in (
@@ -40,12 +40,12 @@ SINGLE_LEVEL_INDEX: Final = 0
 TWO_LEVEL_INDEX: Final = 2
 INDEX_TYPE: Final = "rocksdb.block.based.table.index.type"
 PROPERTIES_BLOCK: Final = b"rocksdb.properties"
-# After each key: a sequence number of 0 and the kind "set", in one little-endian number.
+# The end of each key: sequence number 0 and the kind "set", in one little-endian number.
 KEY_TRAILER: Final = b"\x01" + bytes(7)
-# What lakeFS itself adds to the user properties, after it has computed the id.
+# User properties that lakeFS adds after it has computed the id.
 COMPUTED: Final = frozenset({"count", "min_key", "max_key", "estimated_size_bytes"})
 
-# Snappy makes at most 64 bytes of three: what claims more must not be given the memory.
+# Snappy makes at most 64 bytes of three bytes. A block that claims more gets no memory.
 _MOST_EXPANSION: Final = 32
 _CONTENT_ID: Final = re.compile(r"(?s:.*/)?([0-9a-f]{64})")
 
@@ -70,8 +70,8 @@ class Blocks(NamedTuple):
 
     Attributes:
         properties: all of them, RocksDB's own included.
-        offsets: where each block is in the file.
-        payloads: what each holds, decompressed.
+        offsets: position of each block in the file.
+        payloads: decompressed content of each block.
     """
 
     properties: dict[str, bytes]
@@ -86,7 +86,7 @@ class SSTable:
     Attributes:
         properties: all of them, RocksDB's own included.
         records: in the order of their keys.
-        offsets: for each record, where its block is in the file.
+        offsets: for each record, the position of its block in the file.
     """
 
     properties: dict[str, bytes]
@@ -95,7 +95,7 @@ class SSTable:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The user properties that the writer was given; they are part of the id."""
+        """The user properties that the writer received; they are part of the id."""
         return {
             name: value.decode("utf-8", "surrogateescape")
             for name, value in self.properties.items()
@@ -122,8 +122,8 @@ def read_dump(data: bytes, name: str, entity: str) -> SSTable:
 
     Args:
         data: the file.
-        name: its name, as ``read_sstable`` takes it.
-        entity: what it must hold: ``commit``, ``branch`` or ``tag``.
+        name: its name, as in ``read_sstable``.
+        entity: the expected kind of record, ``commit``, ``branch`` or ``tag``.
 
     Raises:
         FormatError: the file is damaged, truncated, or no such dump.
@@ -152,7 +152,7 @@ def _read(file: SSTableFile, name: str, refs: str | None) -> SSTable:
 
 
 def read_blocks(data: bytes, name: str) -> Blocks:
-    """The properties and data blocks of a range, as they are: nobody has looked into them.
+    """Return the properties and data blocks of a range, without a check of the records.
 
     Raises:
         FormatError: a checksum does not match, a block is not in the file, or it is no range.
@@ -172,8 +172,8 @@ def table_kind(data: bytes, name: str) -> str:
     Only the footer and the properties are read and checked.
 
     Raises:
-        NoTableError: it cannot be such a file.
-        FormatError: these are damaged, or it is a table of another kind.
+        NoTableError: the file cannot be a table.
+        FormatError: footer or properties are damaged, or it is a table of another kind.
     """
     file = SSTableFile(data, name)
     metaindex, _ = file.footer()
@@ -217,18 +217,18 @@ class SSTableFile:
         self.name = name
 
     def error(self, offset: int, reason: str) -> FormatError:
-        """The error that the file is damaged at an offset."""
+        """The error for damage of the file at an offset."""
         return FormatError(self.name, offset, reason)
 
     def footer(self) -> tuple[Handle, Handle]:
-        """The handles of the metaindex and of the index."""
+        """Return the handles of the metaindex and of the index."""
         start = len(self.data) - FOOTER_LENGTH
         if start < 0:
             raise NoTableError(self.name, len(self.data), "the file is shorter than a footer")
         footer = self.data[start:]
         if footer[-8:] != MAGIC:
             reason = f"the magic {footer[-8:].hex()} is not RocksDB's"
-            # A server that is newer than this reader may write it.
+            # A server that is newer than this reader may write such a table.
             kind = FormatError if footer[-8:] in OTHER_MAGICS else NoTableError
             raise kind(self.name, start + 45, reason)
         version = int.from_bytes(footer[41:45], "little")
@@ -245,7 +245,7 @@ class SSTableFile:
         return metaindex, index
 
     def handle(self, data: bytes, at: int, offset: int) -> tuple[Handle, int]:
-        """A handle at ``at`` in ``data``, which itself stands at ``offset`` of the file."""
+        """Return the handle at ``at`` in ``data``, which is at ``offset`` of the file."""
         start, at = self.varint(data, at, offset)
         length, at = self.varint(data, at, offset)
         if start + length + TRAILER_LENGTH > len(self.data) - FOOTER_LENGTH:
@@ -253,14 +253,14 @@ class SSTableFile:
         return Handle(start, length), at
 
     def only_handle(self, data: bytes, offset: int) -> Handle:
-        """The handle that is all of ``data``, which stands at ``offset`` of the file."""
+        """Return the handle that fills all of ``data``, which is at ``offset`` of the file."""
         handle, at = self.handle(data, 0, offset)
         if at != len(data):
             raise self.error(offset, "a block handle has bytes left over")
         return handle
 
     def varint(self, data: bytes, at: int, offset: int) -> tuple[int, int]:
-        """A number at ``at`` in ``data``, and where it ends."""
+        """Return the number at ``at`` in ``data``, and the position after it."""
         value = 0
         for shift in range(0, 64, 7):
             if at >= len(data):
@@ -275,7 +275,7 @@ class SSTableFile:
         raise self.error(offset, "a number has more than 64 bits")
 
     def block(self, handle: Handle) -> bytes:
-        """The payload of a block, decompressed."""
+        """Return the payload of a block, decompressed."""
         end = handle.offset + handle.length
         payload = self.data[handle.offset : end]
         kind, crc = struct.unpack_from("<BI", self.data, end)
@@ -294,7 +294,7 @@ class SSTableFile:
             raise self.error(handle.offset, f"the block does not decompress: {error}") from None
 
     def entries(self, handle: Handle) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values of a block, with its restart points checked."""
+        """Return keys and values of a block, after a check of its restart points."""
         block, offset = self.block(handle), handle.offset
         restarts = self.restarts(block, offset)
         end = len(block) - 4 * len(restarts) - 4
@@ -319,7 +319,7 @@ class SSTableFile:
             raise self.error(offset, "a restart point is not at an entry")
 
     def restarts(self, block: bytes, offset: int) -> tuple[int, ...]:
-        """The restart points of a block, which stands at ``offset`` of the file."""
+        """Return the restart points of a block, which is at ``offset`` of the file."""
         count = int.from_bytes(block[-4:], "little")
         if len(block) < 8 or not 1 <= count <= (len(block) - 4) // 4:  # noqa: PLR2004 - two numbers
             raise self.error(offset, "the block is too short for its restart points")
@@ -329,7 +329,7 @@ class SSTableFile:
         return found
 
     def properties(self, metaindex: Handle) -> dict[str, bytes]:
-        """The properties of the table, by their names."""
+        """Return the properties of the table by name."""
         blocks = dict(self.entries(metaindex))
         if blocks.keys() != {PROPERTIES_BLOCK}:
             raise self.error(metaindex.offset, f"the meta blocks are {sorted(blocks)}")
@@ -345,7 +345,7 @@ class SSTableFile:
     def data_blocks(
         self, index: Handle, properties: dict[str, bytes]
     ) -> list[tuple[bytes, Handle]]:
-        """The data blocks, each with the index key that no key of it exceeds."""
+        """Yield the data blocks, each with its index key, an upper bound of the block's keys."""
         kind = int.from_bytes(properties.get(INDEX_TYPE, b"\xff"), "little")
         if kind not in {SINGLE_LEVEL_INDEX, TWO_LEVEL_INDEX}:
             raise self.error(index.offset, f"index type {kind} is neither single nor two-level")
@@ -359,7 +359,7 @@ class SSTableFile:
         ]
 
     def pairs(self, blocks: list[tuple[bytes, Handle]]) -> Iterator[tuple[int, bytes, bytes]]:
-        """Offset of the block, user key and value of each record, with the order checked."""
+        """Yield block offset, user key and value of each record, after a check of the order."""
         previous: bytes | None = None
         for limit, handle in blocks:
             for key, value in self.entries(handle):
@@ -374,7 +374,7 @@ class SSTableFile:
                 yield handle.offset, user_key, value
 
     def record(self, offset: int, key: bytes, value: bytes) -> Record:
-        """A value is two byte strings, each after its length as a zigzag varint."""
+        """Split a value into its two byte strings, each after its length as a zigzag varint."""
         parts, at = [], 0
         for _ in range(2):
             length, at = self.varint(value, at, offset)

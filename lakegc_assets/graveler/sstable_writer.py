@@ -22,11 +22,11 @@ from lakegc_assets.graveler.sstable import Handle, Record
 Kind = Literal["ranges", "metaranges"]
 
 _BLOCK_SIZE: Final = 4096
-# From here on a block is closed rather than filled beyond its size: 90 %, rounded up.
+# Block size in bytes from which a block is closed rather than overfilled: 90 %, rounded up.
 _BLOCK_THRESHOLD: Final = (_BLOCK_SIZE * 90 + 99) // 100
 _RESTART_INTERVAL: Final = 16
 _HANDLE_ESTIMATE: Final = 20
-# Follows index keys that are no record's: the highest sequence number and the kind "separator".
+# End of index keys that belong to no record: the highest sequence number and kind "separator".
 _SEPARATOR_TRAILER: Final = b"\x11" + b"\xff" * 7
 _INVALID_KEY: Final = b"\xff" + bytes(7)
 _FIXED_PROPERTIES: Final = {
@@ -64,7 +64,7 @@ def write_sstable(
 
     Args:
         records: in strictly increasing order of their keys' bytes.
-        kind: goes into the property ``type``.
+        kind: value of the property ``type``.
         metadata: more user properties, hashed into the id.
 
     Returns:
@@ -80,10 +80,10 @@ def write_sstable(
 
 
 class SSTableWriter:
-    """Takes records one by one, and knows how large the file will be.
+    """A writer that takes records one by one and knows the estimated size of the file.
 
     Args:
-        kind: goes into the property ``type``.
+        kind: value of the property ``type``.
         metadata: more user properties, hashed into the id.
 
     Attributes:
@@ -111,7 +111,7 @@ class SSTableWriter:
         return len(self._file) + self._data.size + self._index.size
 
     def add(self, record: Record) -> None:
-        """Append a record; ValueError when its key does not follow the one before it."""
+        """Append a record; ValueError if its key does not follow the previous key."""
         key = record.key
         if self.count and key <= self.last:
             raise ValueError(f"{key!r} does not follow {self.last!r}")
@@ -127,7 +127,7 @@ class SSTableWriter:
         self.count += 1
 
     def finish(self) -> tuple[str, bytes]:
-        """The content id and the file; the writer is of no use afterwards."""
+        """Return the content id and the file; the writer cannot be used afterwards."""
         self._hash.update(ident.encode_string_map(self._metadata))
         properties = {
             **{name: value.encode() for name, value in self._metadata.items()},
@@ -172,7 +172,7 @@ class SSTableWriter:
         return self._write_block(top)
 
     def _write_properties(self, properties: dict[str, bytes]) -> Handle:
-        """The blocks of properties and of the metaindex; returns where the latter is."""
+        """Write the blocks of properties and metaindex; return the handle of the metaindex."""
         properties |= _FIXED_PROPERTIES
         properties["rocksdb.num.data.blocks"] = _varint(self._data_blocks)
         properties["rocksdb.num.entries"] = _varint(self.count)
@@ -190,7 +190,7 @@ class SSTableWriter:
         kind = sstable.NO_COMPRESSION
         if compress:
             compressed = bytes(cramjam.snappy.compress_raw(payload))
-            # What does not save an eighth is stored as it is.
+            # A block that compression shrinks by less than an eighth is stored uncompressed.
             if len(compressed) < len(payload) - len(payload) // 8:
                 kind, payload = sstable.SNAPPY, compressed
         handle = Handle(len(self._file), len(payload))
@@ -200,7 +200,7 @@ class SSTableWriter:
 
 
 class _Block:
-    """A block in the making: each key without what it shares with the one before it."""
+    """A block under construction: keys omit the start that they share with the previous key."""
 
     def __init__(self, restart_interval: int) -> None:
         self._restart_interval = restart_interval
@@ -214,7 +214,7 @@ class _Block:
         return len(self._buffer) + 4 * len(self._restarts) + 4
 
     def is_full(self, key_length: int, value_length: int) -> bool:
-        """Return whether an entry of these lengths belongs into the next block."""
+        """Return whether an entry of these lengths belongs in the next block."""
         if not self.entries or self.size <= _BLOCK_THRESHOLD:
             return self.entries > 0 and self.size >= _BLOCK_SIZE
         restart = 4 if self.entries % self._restart_interval == 0 else 0
@@ -222,7 +222,7 @@ class _Block:
         return self.size + key_length + value_length + restart + lengths > _BLOCK_SIZE
 
     def add(self, key: bytes, value: bytes, shareable: int) -> None:
-        """Append an entry; at most ``shareable`` bytes of its key are left to the one before it."""
+        """Append an entry, whose key shares at most ``shareable`` bytes with the previous key."""
         shared = 0
         if self.entries % self._restart_interval == 0:
             self._restarts.append(len(self._buffer))
@@ -244,7 +244,7 @@ def _common(left: bytes, right: bytes) -> int:
 
 
 def _separator(left: bytes, right: bytes) -> bytes:
-    """An index key, as short as pebble finds one, from ``left`` on and before ``right``."""
+    """A short index key from ``left`` on and before ``right``, by pebble's rule."""
     at = _common(left, right)
     if at < len(left):
         if at < len(right) - 1 or left[at] + 1 < right[at]:
@@ -257,13 +257,13 @@ def _separator(left: bytes, right: bytes) -> bytes:
 
 
 def _successor(key: bytes) -> bytes:
-    """An index key, as short as pebble finds one, from the last key on."""
+    """A short index key from the last key on, by pebble's rule."""
     short = _next_shorter(key)
     return short + _SEPARATOR_TRAILER if short > key else key + sstable.KEY_TRAILER
 
 
 def _next_shorter(key: bytes) -> bytes:
-    """``key`` up to its first byte that can grow, and that one higher; else ``key`` itself."""
+    """Return ``key`` up to its first byte that can grow, with that byte plus one; else ``key``."""
     for at, byte in enumerate(key):
         if byte != 0xFF:  # noqa: PLR2004 - the highest byte
             return key[:at] + bytes([byte + 1])

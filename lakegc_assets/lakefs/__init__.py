@@ -1,1 +1,1 @@
-"""The REST API of a lakeFS server: what is asked, how it is asked, and what can go wrong."""
+"""The REST API of a lakeFS server: calls, answers, retries and errors."""

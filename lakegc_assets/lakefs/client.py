@@ -1,4 +1,4 @@
-"""Ask a lakeFS server what it has and serves, and believe no answer that contradicts itself.
+"""A client of a lakeFS server's REST API that refuses answers that contradict each other.
 
 The calls are those of lakeFS's REST API (https://docs.lakefs.io/latest/reference/api).
 """
@@ -60,38 +60,38 @@ from lakegc_assets.wording import counted
 
 logger = logging.getLogger(__name__)
 
-#: Older ones list active commits without their metaranges. (Before 0.90 they let an address be
-#: linked at any time.)
+#: The oldest supported version. Older servers list active commits without their metaranges.
+#: (Servers before 0.90 accept a link to an address at any time.)
 OLDEST_VERSION = (0, 100)
-#: Commits in the first page of a log: most branches have left what is known not long ago.
+#: Commits in the first page of a log: most branches left the known commits only recently.
 _FIRST_OF_LOG = 30
 _MISSING_COMMIT = re.compile(r"(?:commit not found:|commit ID) ([0-9a-f]{64})")
 _COMMIT_ID = re.compile(r"[0-9a-f]{64}")
 _START_OF_COMMIT_ID = re.compile(r"[0-9a-fA-F]{1,64}")
 Status = TypeVar("Status", bound=TaskStatus)
 FIRST_POLL_S = 0.1
-#: How often a task is begun that fails, each time for as long as such tasks may take.
+#: The most starts of a task that fails; each start has the full time-out of such a task.
 _TASKS = 3
 _LONGEST_POLL_S = 10.0
 
 
 def utc_now() -> datetime:
-    """Our own clock."""
+    """Return the time by this machine's clock."""
     return datetime.now(timezone.utc)
 
 
 def branch_ref(branch: str) -> str:
-    """The ref of a branch and what is staged on it.
+    """The ref of a branch with its staged objects.
 
-    lakeFS takes hexadecimal digits for the commit whose id begins so. What ends in ``$`` is a
-    branch to it, or an error.
+    lakeFS reads hexadecimal digits as the commit whose id starts with them. A ref that ends in
+    ``$`` is a branch or an error.
     """
     return f"{branch}$" if _START_OF_COMMIT_ID.fullmatch(branch) else branch
 
 
 @cache
 def _log_odd_version(endpoint: str, version: str) -> None:
-    """Log that a version is no number, once in a process: every stage of a run asks for it."""
+    """Log once per process that a version is no number: every stage of a run asks for it."""
     logger.warning(
         "%s has version %r, which cannot be compared with %d.%d: taken for a newer one",
         endpoint, version, *OLDEST_VERSION,
@@ -99,9 +99,9 @@ def _log_odd_version(endpoint: str, version: str) -> None:
 
 
 class LakeFSClient(Transport):
-    """The calls of a collector: all that can be read, rules, and what the server prepares.
+    """The calls of a collector: all reads, the retention rules, and the server's prepare calls.
 
-    Every one may raise any ``LakeFSError``. The prepare calls answer when the work is done: a page
+    Every call may raise any ``LakeFSError``. A prepare call answers when its work is done: a page
     of staged addresses takes a real server up to a minute.
     """
 
@@ -112,7 +112,7 @@ class LakeFSClient(Transport):
         try:
             return self._get(ServerConfig, "config")
         except EndpointNotFoundError:
-            # Older servers have it as a call of its own.
+            # Older servers have a separate call for the version.
             return ServerConfig(version_config=self._get(VersionConfig, "config", "version"))
 
     def check_supported(self) -> str:
@@ -129,14 +129,14 @@ class LakeFSClient(Transport):
         return version
 
     def installation_id(self) -> str | None:
-        """The id of the server's installation; None where it does not say, or not to everybody."""
+        """The id of the server's installation; None if the server does not tell it to this user."""
         try:
             return self._get(UsageReport, "usage-report", "summary").installation_id or None
         except (BadRequestError, ForbiddenError, NotFoundError, UnexpectedAnswerError):
             return None
 
     def grace_period(self) -> timedelta:
-        """The lifetime of an address that the server handed out to be linked."""
+        """The time in which a client may link an address that the server handed out."""
         found = self._get(GracePeriod, "config", "garbage-collection")
         return timedelta(seconds=found.grace_period)
 
@@ -145,7 +145,7 @@ class LakeFSClient(Transport):
         return server_date(self.call("GET", "healthcheck"))
 
     def clock_skew(self, now: Callable[[], datetime] = utc_now) -> timedelta:
-        """The server's clock minus ``now``; exact to half a second and half the call's duration."""
+        """The server's clock minus ``now``; exact to half a second plus half the call's duration."""
         before = now()
         theirs = self.server_time() + timedelta(seconds=0.5)
         return theirs - (before + (now() - before) / 2)
@@ -163,7 +163,7 @@ class LakeFSClient(Transport):
         return found
 
     def may_have_repository(self, name: str) -> bool:
-        """False only where the server says that there is none of this name, or no more."""
+        """Return False only if the server says that the repository does not exist, or no longer."""
         try:
             self.repository(name)
         except (AuthenticationError, ForbiddenError):
@@ -175,7 +175,7 @@ class LakeFSClient(Transport):
         return True
 
     def writable_repository(self, repository: str) -> Repository:
-        """A repository in which something can be collected. Raises ReadOnlyRepositoryError."""
+        """A repository that can be collected. Raises ReadOnlyRepositoryError."""
         found = self.repository(repository)
         if found.read_only:
             raise read_only(f"{self.endpoint}, {repository!r}")
@@ -184,8 +184,8 @@ class LakeFSClient(Transport):
     def repositories(self, prefix: str = "") -> Iterator[Repository]:
         """All repositories that the user may see, by name.
 
-        Any repository may name objects of another, or have its namespace: a list that the server
-        ends early is read to its end.
+        Any repository may name objects of another, or share its namespace. If the server ends a
+        list early, the list is read to its end.
         """
         params = {"prefix": prefix} if prefix else {}
         return self._list_to_the_end(Listing(Page[Repository], ("repositories",), "id", params))
@@ -193,7 +193,7 @@ class LakeFSClient(Transport):
     def branches(
         self, repository: str, *, after: str = "", show_hidden: bool = True
     ) -> Iterator[Branch]:
-        """All branches behind a name, by name; by default the hidden ones, too."""
+        """All branches after a name, by name; by default the hidden ones, too."""
         params = {"show_hidden": "true"} if show_hidden else {}
         path = ("repositories", repository, "branches")
         return self._list(Listing(Page[Branch], path, "id", params, after))
@@ -203,7 +203,7 @@ class LakeFSClient(Transport):
         return self._get(Branch, "repositories", repository, "branches", branch)
 
     def tags(self, repository: str, *, after: str = "") -> Iterator[Tag]:
-        """All tags behind a name, by name."""
+        """All tags after a name, by name."""
         path = ("repositories", repository, "tags")
         return self._list(Listing(Page[Tag], path, "id", {}, after))
 
@@ -214,10 +214,10 @@ class LakeFSClient(Transport):
     def commit(self, repository: str, commit_id: str, *, by_name: bool = True) -> Commit:
         """A commit.
 
-        ``by_name``: whether one that is not found by its id is asked for by the name of a branch or
-            tag that has it, for which all of these are listed.
+        ``by_name``: whether a commit that the server does not find by its id is read by the name of
+        a branch or tag that points to it. This lists all branches and tags.
 
-        Raises UnexpectedAnswerError: by this id the server tells another one.
+        Raises UnexpectedAnswerError: the server answers this id with another commit.
         """
         missing: LakeFSError
         try:
@@ -242,10 +242,10 @@ class LakeFSClient(Transport):
     def log(
         self, repository: str, ref: str, *, first_parent: bool = True, by_name: bool = True
     ) -> Iterator[Commit]:
-        """The commits behind a ref, newest first; at least one.
+        """The commits from a ref on, newest first; at least one.
 
-        Servers that do not know ``first_parent`` list all ancestors. Raises UnexpectedAnswerError
-        at its end: a first parent has not come. ``by_name`` is that of ``commit``.
+        Servers that do not know ``first_parent`` list all ancestors. ``by_name`` is as in
+        ``commit``. Raises UnexpectedAnswerError at the end of the log: a first parent is missing.
         """
         begun = False
         try:
@@ -255,7 +255,7 @@ class LakeFSClient(Transport):
         except EndpointNotFoundError:
             raise
         except NotFoundError:
-            # What was cherry-picked may have to be asked for by a name.
+            # The server may find a cherry-picked commit only by the name of a branch or tag.
             name = self._name_of(repository, ref) if by_name and not begun else None
             if name is None:
                 raise
@@ -269,7 +269,7 @@ class LakeFSClient(Transport):
     def _log(
         self, repository: str, ref: str, commit_id: str, *, first_parent: bool
     ) -> Iterator[Commit]:
-        """``log``; ``commit_id`` is that of the first commit, if it is known."""
+        """Read a ``log``; ``commit_id`` is the id of the first commit, if it is known."""
         params = {"first_parent": "true"} if first_parent else {}
         seen: set[str] = set()
         awaited: set[str] = set()
@@ -286,11 +286,12 @@ class LakeFSClient(Transport):
                 commit = as_made(as_made(told, told.id), commit_id)
                 commit_id = next(iter(commit.parents), "")
                 seen.add(commit.id)
-                # Of a merge from before the parents were switched, either may be the main one.
+                # In a merge from before the parents were switched, either parent may be the main
+                # one.
                 if commit.version >= 1 or len(commit.parents) == 1:
                     awaited.update(commit.parents[:1])
                 yield commit
-                # By the id of what was cherry-picked lakeFS finds no next page, and ends the log.
+                # lakeFS finds no next page by the id of a cherry-picked commit, and ends the log.
                 rest = commit_id if first_parent and is_changed(told) else ""
         if not seen or not awaited <= seen:
             raise UnexpectedAnswerError(
@@ -299,7 +300,7 @@ class LakeFSClient(Transport):
             )
 
     def _named(self, repository: str, commit_id: str) -> Commit | None:
-        """A commit, by the name of a branch or tag that has it; None where none has."""
+        """Read a commit by the name of a branch or tag that points to it; None if there is none."""
         name = self._name_of(repository, commit_id)
         if name is None:
             return None
@@ -307,7 +308,7 @@ class LakeFSClient(Transport):
         return found if found is not None and found.id == commit_id else None
 
     def _name_of(self, repository: str, commit_id: str) -> str | None:
-        """The name of a branch or tag that has a commit; None where none has, or it is no id."""
+        """The name of a branch or tag that points to a commit; None without one, or for no id."""
         if not _COMMIT_ID.fullmatch(commit_id):
             return None
         branches = (one.id for one in self.branches(repository) if one.commit_id == commit_id)
@@ -323,7 +324,7 @@ class LakeFSClient(Transport):
         try:
             found = self._get(ObjectStats, *segments, params=params)
         except EndpointNotFoundError as error:
-            # "Nothing is served there" would be a fact about the object: this is none.
+            # "Nothing is served there" would be a fact about the object, and this error is none.
             raise UnexpectedAnswerError(str(error)) from error
         if found.path != path:
             raise UnexpectedAnswerError(f"asked for {path!r}, {ref!r} answered {found.path!r}")
@@ -334,14 +335,14 @@ class LakeFSClient(Transport):
     ) -> Iterator[ObjectStats]:
         """The objects that a ref serves, staged or committed, by path; read in pages as needed.
 
-        A list that the server ends early is read to its end: what it hid would not be restored.
+        If the server ends a list early, the list is read to its end: a restore would miss the rest.
         """
         return self._list_to_the_end(_served(repository, ref, amount, prefix=prefix))
 
     def objects_page(
         self, repository: str, ref: str, after: str = "", amount: int = LARGEST_PAGE
     ) -> tuple[list[ObjectStats], bool]:
-        """One page of ``objects``, of what sorts (in bytes) after a path; whether more comes."""
+        """The page of ``objects`` after a path (in byte order), and whether more follow."""
         page = self.first_page(_served(repository, ref, amount, after=after))
         return page.results, page.pagination.has_more
 
@@ -353,14 +354,14 @@ class LakeFSClient(Transport):
     def diff_branch(self, repository: str, branch: str, after: str = "") -> Iterator[DiffEntry]:
         """Staged changes of a branch, in the order of their paths.
 
-        Where its key-value store throttles it, lakeFS forgets the error of a scan, and answers with
-        what it had until then: a diff that ends early is read to its end.
+        If its key-value store throttles it, lakeFS drops the error of a scan and answers with the
+        items so far. So a diff that ends early is read to its end.
         """
         path = ("repositories", repository, "branches", branch, "diff")
         return self._list_to_the_end(Listing(Page[DiffEntry], path, "path", {}, after))
 
     def changes(self, repository: str, branch: str) -> Iterator[list[Change]]:
-        """The whole of ``diff_branch`` in pages, for who reads much of it."""
+        """The whole of ``diff_branch`` in pages, for callers that read much of it."""
         path = ("repositories", repository, "branches", branch, "diff")
         pages = self._pages_to_the_end(Listing(Page[Change], path, "path"))
         return (page.results for page in pages)
@@ -368,7 +369,7 @@ class LakeFSClient(Transport):
     # Retention rules, and what the server prepares
 
     def gc_rules(self, repository: str) -> dict[str, Any] | None:
-        """The retention rules as the server has them; None if, and only if, it has none."""
+        """The server's retention rules; None if, and only if, it has none."""
         path = ("repositories", repository)
         try:
             try:
@@ -384,7 +385,7 @@ class LakeFSClient(Transport):
         return _rules(response)
 
     def prepare_commits(self, repository: str) -> PreparedCommits:
-        """Let the server compute its active commits, and write them to the namespace.
+        """Make the server compute its active commits and write them to the namespace.
 
         Raises NoRulesError, PrepareCommitsFailedError, ReadOnlyRepositoryError and TimedOutError.
         """
@@ -395,14 +396,14 @@ class LakeFSClient(Transport):
             raise
 
     def _name_lost_head(self, repository: str, error: LakeFSError) -> None:
-        """Say in an error which branch points to the commit that lakeFS does not find, if any.
+        """Name in an error the branch that points to a commit that lakeFS does not find, if any.
 
-        A branch that is made from the id of a commit, or set there, is one to a commit that never
-        was, where that commit was cherry-picked in the ten minutes before.
+        A branch may be created from, or set to, the id of a commit in the ten minutes after a
+        cherry-pick of that commit. It then points to a commit that does not exist.
         """
         missing = _MISSING_COMMIT.search(str(error))
         name = None
-        # What went wrong before matters more.
+        # The first error matters more than an error of this search.
         with suppress(LakeFSError):
             name = self._name_of(repository, missing[1]) if missing else None
         if missing and name:
@@ -422,8 +423,9 @@ class LakeFSClient(Transport):
             except NoRulesError:
                 raise
             except PrepareCommitsFailedError as error:
-                # Before 1.39 it failed where a commit came meanwhile (lakeFS #8261). Since 1.76 all
-                # tasks of a server share one local database, which the first to end removes.
+                # Before 1.39 the task fails if a commit is added meanwhile (lakeFS #8261). Since
+                # 1.76 all tasks of a server share one local database, and the first task to end
+                # removes it.
                 pause = self._pause(attempt, error, 0.0)
                 if pause is None or attempt == _TASKS:
                     raise
@@ -435,12 +437,13 @@ class LakeFSClient(Transport):
         try:
             task = parse(self._prepare(*path, "async"), TaskCreated)
         except NotFoundError:
-            # An older server has only the synchronous call. It never means that there are no rules.
+            # An older server has only the synchronous call. This never means that there are no
+            # rules.
             self.repository(repository)
         else:
             return self._await(repository, task.id)
         try:
-            # It computes in this one call what a newer server does in a task.
+            # The older server does in this one call the work of a newer server's task.
             limit_s = self._limits.active_commits_s
             return parse(self._prepare(*path, limit_s=limit_s), PreparedCommits)
         except NotFoundError as error:
@@ -465,9 +468,9 @@ class LakeFSClient(Transport):
         return status.result
 
     def dump_refs(self, repository: str) -> DumpedRefs:
-        """Let the server list its commits, branches and tags below ``_lakefs/``; where they are.
+        """Make the server dump commits, branches and tags below ``_lakefs/``; return their places.
 
-        Raises ForbiddenError; NotFoundError: it is too old; TimedOutError; and
+        Raises ForbiddenError; NotFoundError: the server is too old; TimedOutError; and
         UnexpectedAnswerError.
         """
         path = ("repositories", repository, "dump")
@@ -486,7 +489,7 @@ class LakeFSClient(Transport):
         limit_s: float,
         what: str,
     ) -> Status:
-        """The state of a task once it has ended. Raises TimedOutError and UnexpectedAnswerError."""
+        """Wait for a task and return its state. Raises TimedOutError and UnexpectedAnswerError."""
         deadline, pause, (task_id,) = monotonic() + limit_s, FIRST_POLL_S, named.values()
         while True:
             status = self._get(model, *path, params=named)
@@ -505,12 +508,12 @@ class LakeFSClient(Transport):
             pause = min(pause * 1.5, _LONGEST_POLL_S)
 
     def prepare_uncommitted(self, repository: str) -> Iterator[UncommittedPage]:
-        """Let the server write the staged addresses to the namespace, page by page.
+        """Make the server write the staged addresses to the namespace, page by page.
 
-        Every page is given as it came, with or without a location. Only when the last one has come
-        is the snapshot complete: after an error, begin again. Raises NotFoundError, also where a
-        branch went away; ReadOnlyRepositoryError; and UnexpectedAnswerError: pages of different
-        runs, or a token again.
+        Yields every page as received, with or without a location. Only the last page completes the
+        snapshot: after an error, start again. Raises NotFoundError, also if a branch is deleted
+        meanwhile; ReadOnlyRepositoryError; and UnexpectedAnswerError: pages of different runs, or a
+        repeated token.
         """
         seen: set[str] = set()
         run_id = None
@@ -540,7 +543,7 @@ class LakeFSClient(Transport):
     def _prepare(
         self, *path: str, body: Mapping[str, str] | None = None, limit_s: float | None = None
     ) -> requests.Response:
-        # A prepare call that is made twice writes two runs, of which one is never read.
+        # A retried prepare call would write a second run, and one of the two would never be read.
         limit_s = limit_s or self._limits.one_prepare_s
         return self.call("POST", *path, json=body, repeatable=True, read_timeout_s=limit_s)
 

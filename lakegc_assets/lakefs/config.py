@@ -1,8 +1,8 @@
-"""The settings of a lakeFS connection, which hold no secret and so may travel to Spark tasks.
+"""The settings of a lakeFS connection: they hold no secret, so they can be sent to Spark tasks.
 
-Endpoint and key pair are looked up where lakectl's users keep them: in its variables, and in the
-YAML file ``~/.lakectl.yaml`` (or the one that ``LAKECTL_CONFIG_FILE`` names) with
-``server.endpoint_url``, ``credentials.access_key_id`` and ``credentials.secret_access_key``
+Endpoint and key pair come from the same places as for lakectl: its variables, and the YAML file
+``~/.lakectl.yaml`` (or the file that ``LAKECTL_CONFIG_FILE`` names) with ``server.endpoint_url``,
+``credentials.access_key_id`` and ``credentials.secret_access_key``
 (https://docs.lakefs.io/latest/reference/cli).
 """
 
@@ -47,7 +47,7 @@ class _Source:
 
 @dataclass(frozen=True)
 class LakeFSConfig(Limits):
-    """Connection settings of a server; the secret is looked up where the connection is made.
+    """Connection settings of a server; the secret is read when the connection is made.
 
     Attributes:
         endpoint: URL of the server, with or without ``/api/v1``; None to look it up.
@@ -59,19 +59,19 @@ class LakeFSConfig(Limits):
     credentials_file: str | None = None
 
     def settled(self) -> LakeFSConfig:
-        """With the endpoint that is found here, so that tasks elsewhere ask the same server."""
+        """Add the endpoint that this process finds, so that tasks elsewhere ask the same server."""
         return replace(self, endpoint=self.access().endpoint)
 
     def without_waiting(self) -> LakeFSConfig:
-        """The same settings without waiting for a server that is away."""
+        """The same settings, without waits for a server that is away."""
         return replace(self, wait_s=0.0)
 
     def access(self) -> Access:
-        """Endpoint and key pair as they are found now, each in the first place that has it.
+        """Endpoint and key pair as found now, each in the first place that has it.
 
-        These are the settings, the variables, and lakectl's own file. The key pair always comes
-        from one place, and a named file must hold one. Raises ConfigurationError: something is
-        missing or malformed; says what to set.
+        The places are the settings, the variables, and lakectl's own file. Both halves of a key
+        pair come from one place, and a named file must hold a key pair. Raises ConfigurationError,
+        which says what to set: a value is missing or malformed.
         """
         sources = []
         if self.credentials_file is not None:
@@ -108,12 +108,12 @@ class LakeFSConfig(Limits):
         return LakeFSClient(self.access(), self)
 
     def connect_writer(self) -> LakeFSWriter:
-        """As ``connect``, a client that can change repositories too."""
+        """Connect as ``connect``, with a client that can also change repositories."""
         return LakeFSWriter(self.access(), self)
 
 
 def is_configured() -> bool:
-    """Return whether there is any of what ``access`` looks for, complete or not."""
+    """Return whether any value that ``access`` looks for is present, complete or not."""
     names = (ENDPOINT_VARIABLE, KEY_VARIABLE, SECRET_VARIABLE, FILE_VARIABLE)
     return any(os.environ.get(name) for name in names) or _own_file().is_file()
 
@@ -123,7 +123,7 @@ def _own_file() -> Path:
 
 
 def normal_endpoint(url: str) -> str:
-    """The base URL of the API, however the server's was written. Raises ConfigurationError."""
+    """The base URL of the API, for any form of the server's URL. Raises ConfigurationError."""
     if "@" in url:
         raise ConfigurationError(
             "the lakeFS endpoint must not carry a user or password: remove what is before the '@'"
@@ -163,7 +163,7 @@ def _read_file(path: Path) -> _Source:
 
 @lru_cache(maxsize=4)
 def _parsed(text: str) -> object:
-    """The content of a YAML file, which nobody changes: each task reads the same one."""
+    """Parse a YAML file. No caller changes the result: each task reads the same one."""
     parsed: object = yaml.safe_load(text)
     return parsed
 

@@ -1,6 +1,6 @@
 """Errors of calls to lakeFS, one exception for each kind of failure.
 
-All are made from one message (so they survive pickling), which never holds a credential.
+Each is made from one message, so it survives pickling. The message never holds a credential.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ class LakeFSError(LakegcError):
     """Every failure of a call to lakeFS.
 
     Attributes:
-        never_sent: whether it is certain that the server has not seen the request.
-        away: whether the server, or the way to it, is away: it may be back in a minute.
-        retry_after_s: the seconds that the server asked to wait; None where it did not.
+        never_sent: whether it is certain that the server did not see the request.
+        away: whether the server, or the network to it, is down: it may be back in a minute.
+        retry_after_s: seconds that the server asks to wait; None if it does not ask.
     """
 
     never_sent: bool = False
@@ -23,19 +23,19 @@ class LakeFSError(LakegcError):
 
 
 class ConnectionFailedError(LakeFSError):
-    """No connection, or it broke before the answer was complete."""
+    """The connection failed, or broke before the answer was complete."""
 
     transient = True
 
 
 class TimedOutError(LakeFSError):
-    """The server did not answer, or did not finish its work, in time."""
+    """The server did not answer, or did not finish its work, within the time-out."""
 
     transient = True
 
 
 class BadRequestError(LakeFSError):
-    """The server does not take what was asked (400 and other 4xx)."""
+    """The server rejects the request (400 and other 4xx)."""
 
 
 class AuthenticationError(LakeFSError):
@@ -43,7 +43,7 @@ class AuthenticationError(LakeFSError):
 
 
 class ForbiddenError(LakeFSError):
-    """The credentials are good, and not enough (403, or a 401 that says so)."""
+    """The credentials are valid, but lack a permission (403, or a 401 with that message)."""
 
 
 class ReadOnlyRepositoryError(ForbiddenError, RefusedError):
@@ -55,11 +55,11 @@ class NotFoundError(LakeFSError):
 
 
 class EndpointNotFoundError(NotFoundError):
-    """The server does not have this call (404 that is not about a thing; before 1.75 a 500)."""
+    """The server does not have this call (404 without lakeFS's message; before 1.75 a 500)."""
 
 
 class ConflictError(LakeFSError):
-    """It exists already, or changed meanwhile (409, 412)."""
+    """The thing exists already, or changed meanwhile (409, 412)."""
 
 
 class GoneError(LakeFSError):
@@ -67,7 +67,7 @@ class GoneError(LakeFSError):
 
 
 class RepositoryInDeletionError(GoneError):
-    """The repository is being deleted, and is listed for as long (410, for every call about it)."""
+    """The repository is being deleted, and is still listed (410, for every call about it)."""
 
 
 class ThrottledError(LakeFSError):
@@ -91,11 +91,11 @@ class NoRulesError(PrepareCommitsFailedError):
 
 
 class UnexpectedAnswerError(LakeFSError):
-    """An answer that lakeFS would not give, or that contradicts another one."""
+    """An answer that lakeFS does not give, or that contradicts another one."""
 
 
 class AnswerTooLargeError(UnexpectedAnswerError):
-    """An answer that is larger than any of lakeFS."""
+    """An answer that is larger than any answer of lakeFS."""
 
 
 class UnsupportedServerError(LakeFSError):
@@ -116,14 +116,14 @@ _BY_STATUS: dict[int, tuple[type[LakeFSError], str]] = {
         "a proxy ended the wait: look at the server's log, and let the proxy wait for longer",
     ),
 }
-#: Answers of a proxy whose server is away, and of a server that is starting or overloaded.
+#: Statuses of a proxy whose server is away, and of a server that starts or is overloaded.
 AWAY = frozenset({502, 503, 504})
 _LONGEST = 500
 _ENDPOINT = "Check that the endpoint is that of a lakeFS server"
 
 
 def read_only(repository: str) -> ReadOnlyRepositoryError:
-    """The error for a repository (or call) that is refused because nothing can be written."""
+    """The error for a repository (or call) that is refused because it is read-only."""
     return ReadOnlyRepositoryError(
         f"{repository}: the repository is read-only. A collector writes to it and deletes from "
         "it, so it cannot be collected; collect the repository that owns the storage namespace"
@@ -133,19 +133,19 @@ def read_only(repository: str) -> ReadOnlyRepositoryError:
 def of_status(call: str, status: int, message: str | None) -> LakeFSError:
     """The error for an answer with a status of 400 or more.
 
-    ``message`` is that of lakeFS's error body; None where the answer has no such body.
+    ``message`` is the message in lakeFS's error body; None if the answer has no such body.
     """
     said = message[:_LONGEST] if message is not None else "(no lakeFS error message)"
     text = f"{call} answered {status}: {said}"
     if status == 403 and message is not None and "read-only" in message:  # noqa: PLR2004 # HTTP's own number
         return read_only(text)
     if status == 404 and message is None:  # noqa: PLR2004 # HTTP's own number
-        # Something in between said so; it must not pass for a fact about the repository.
+        # A proxy gave this answer, so it must not pass for a fact about the repository.
         return UnexpectedAnswerError(f"{text}. {_ENDPOINT}")
     if status in {404, 500} and said.lower() == "invalid api endpoint":
         return EndpointNotFoundError(f"{text}. The server is older than this call")
     if status == 401 and said.startswith("insufficient permissions"):  # noqa: PLR2004 # HTTP's own number
-        # lakeFS has no other answer for a policy that is missing.
+        # lakeFS gives the same answer for every missing policy.
         return ForbiddenError(f"{text}. {_NEEDS_A_POLICY.capitalize()}")
     if status == 410 and "repository in deletion" in said:  # noqa: PLR2004 # HTTP's own number
         return RepositoryInDeletionError(text)

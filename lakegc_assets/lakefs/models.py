@@ -1,7 +1,8 @@
-"""The answers of lakeFS's API as values, checked where they come in.
+"""The answers of lakeFS's API as values, validated on receipt.
 
-Fields are lakeFS's own (https://docs.lakefs.io, api/swagger.yml); others are ignored. One that is
-missing or of another type is an ``UnexpectedAnswerError``. Dates are epoch seconds, sizes bytes.
+Fields are lakeFS's own (https://docs.lakefs.io, api/swagger.yml); other fields are ignored. A field
+that is missing or of another type raises ``UnexpectedAnswerError``. Dates are epoch seconds, sizes
+bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Model(BaseModel):
 
 
 class Repository(Model):
-    """A repository and where it keeps its objects.
+    """A repository and its storage namespace.
 
     ``storage_namespace`` is a URL, as ``namespace_as_lakefs_reads_it`` returns it.
     """
@@ -61,9 +62,9 @@ class Tag(Branch):
 
 
 class Commit(Model):
-    """A commit; ``meta_range_id`` is empty for the one that a repository is created with.
+    """A commit; ``meta_range_id`` is empty for the initial commit of a repository.
 
-    ``version`` is 1 where the server does not say: commits of version 0 were made before 2021.
+    ``version`` is 1 if the server does not tell it: commits of version 0 were made before 2021.
     """
 
     id: str = NonEmpty
@@ -86,7 +87,7 @@ class VersionConfig(Model):
 class ServerConfig(Model):
     """The configuration that a server reports.
 
-    What it says of its block storage is left out: nothing here needs it, and it may be blank.
+    Its block storage is left out: nothing here needs it, and it may be blank.
     """
 
     version_config: VersionConfig
@@ -99,7 +100,7 @@ class UsageReport(Model):
 
 
 class GracePeriod(Model):
-    """The lifetime of a handed out address, in seconds."""
+    """The time in which an address that was handed out may be linked, in seconds."""
 
     grace_period: NonNegativeInt
 
@@ -134,7 +135,7 @@ class TaskError(Model):
 
 
 class PrepareCommitsStatus(TaskStatus):
-    """The state of a task; a completed one has a result or an error."""
+    """The state of a task; a completed task has a result or an error."""
 
     result: PreparedCommits | None = None
     error: TaskError | None = None
@@ -149,13 +150,13 @@ class DumpedRefs(Model):
 
     @property
     def metaranges(self) -> frozenset[str]:
-        """The ids of those that are there: of no tags there may be none."""
+        """The ids of the metaranges that exist: a repository without tags has none for tags."""
         ids = (self.commits_meta_range_id, self.branches_meta_range_id, self.tags_meta_range_id)
         return frozenset(filter(None, ids))
 
 
 class DumpStatus(TaskStatus):
-    """The state of a dump of refs; a finished one has refs or an error."""
+    """The state of a dump of refs; a finished dump has refs or an error."""
 
     task_id: str = Field(alias="id")
     completed: bool = Field(alias="done")
@@ -164,9 +165,9 @@ class DumpStatus(TaskStatus):
 
 
 class UncommittedPage(Model):
-    """One page of the staged addresses: a directory of parquet files, or None where it has none.
+    """One page of the staged addresses: a directory of parquet files, or None if it has none.
 
-    No location does not mean that nothing is staged on the branches the page covered.
+    No location does not mean that the branches of the page have nothing staged.
     """
 
     run_id: str = NonEmpty
@@ -175,7 +176,7 @@ class UncommittedPage(Model):
 
 
 class ObjectStats(Model):
-    """An object as a ref has it: its path there, and the address of its bytes."""
+    """An object as a ref serves it: its path there, and the address of its bytes."""
 
     path: str
     path_type: Literal["object"]
@@ -201,7 +202,7 @@ class DiffEntry(Model):
 
 @with_config(Model.model_config)
 class Change(TypedDict):
-    """A ``DiffEntry`` as a dict, read in a third of the time: a branch may have staged millions."""
+    """A ``DiffEntry`` as a dict, read in a third of the time: a branch may stage millions."""
 
     path: str
     path_type: str
@@ -210,13 +211,13 @@ class Change(TypedDict):
 
 
 class MergeResult(Model):
-    """The commit that a merge made."""
+    """The commit of a merge."""
 
     reference: str = NonEmpty
 
 
 class Pagination(Model):
-    """Pagination of a list: whether it goes on, and after which item."""
+    """Pagination of a list: whether more follow, and the item to continue after."""
 
     has_more: bool
     next_offset: str

@@ -1,10 +1,10 @@
-"""Commits as they were made, where lakeFS shows what it has made of them by a cherry-pick.
+"""Original commits, for the answers in which lakeFS shows a commit changed by a cherry-pick.
 
-``graveler.CherryPick`` adds its keys to the metadata of the commit that it picks, in the server's
-cache. Until the server reads that commit again (after ten minutes, by default), histories show it
-with these keys; and who asks for it by its id gets, since the server makes that id again from the
-content, 404 or the commit that was made of it. What was made is known by its id, which children,
-branches and tags have: it is that of the content.
+``graveler.CherryPick`` adds its keys to the metadata of the picked commit, in the server's cache.
+Until the server reads that commit again (by default after ten minutes), logs show the commit with
+these keys. A read by its id fails with 404 or returns the new commit, because the server computes
+the id anew from the content. Children, branches and tags keep the original id, which is the id of
+the original content.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _COMMITTER: Final = "cherry-pick-committer"
 
 
 def as_made(told: Commit, commit_id: str) -> Commit:
-    """A commit without the keys of a cherry-pick of it; as it is told where it is none without.
+    """A commit without the keys of a cherry-pick; unchanged if its id does not prove the result.
 
-    ``commit_id``: that was asked for, or that a child names, or that the server tells.
+    ``commit_id``: the id that was asked for, that a child names, or that the server returned.
     """
     if told.metadata.get(_ORIGIN) != commit_id:
         return told
@@ -32,14 +32,14 @@ def as_made(told: Commit, commit_id: str) -> Commit:
 
 
 def is_changed(told: Commit) -> bool:
-    """True if it is told as made of itself: it was made of another one, and then picked again."""
+    """True if a commit names itself as its origin: it is a cherry-pick that was picked again."""
     return told.metadata.get(_ORIGIN) == told.id
 
 
 def as_picked(told: Commit, origins: Iterable[tuple[str, str]]) -> Commit | None:
-    """Such a commit as it was made, of one of some commits; None where it was of none of them.
+    """The original of a commit that ``is_changed``; None if no origin fits.
 
-    ``origins`` have the ids of the commits, each with its committer, or one that may be.
+    ``origins``: ids of commits that it may be picked from, each with a possible committer.
     """
     for origin, committer in origins:
         metadata = {**told.metadata, _ORIGIN: origin, _COMMITTER: committer}
@@ -50,7 +50,7 @@ def as_picked(told: Commit, origins: Iterable[tuple[str, str]]) -> Commit | None
 
 
 def is_proven(told: Commit) -> bool:
-    """True if a commit has the id of its content."""
+    """True if a commit's id is the id of its content."""
     content = (told.committer, told.message, told.meta_range_id, told.creation_date)
     return content_id(*content, told.metadata, told.parents) == told.id
 

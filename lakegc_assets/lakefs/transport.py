@@ -1,11 +1,11 @@
-"""Send one call to lakeFS: timeouts, repeats, pages, and one exception for each way to fail.
+"""Send one call to lakeFS: time-outs, retries, pages, and one exception for each kind of failure.
 
-Repeats are made here rather than by urllib3, because requests reads the body after urllib3's part
-is over: an answer that breaks off in the middle would not be repeated, nor would a ``POST`` that is
-known to be harmless.
+Retries are made here rather than by urllib3. requests reads the body after urllib3's part is over,
+so urllib3 would retry neither an answer that breaks off in the middle, nor a ``POST`` that is known
+to be harmless.
 
-A server that is away is waited for, where the settings say so, by all clients of this process
-together. In a process that Spark starts for a task the count begins anew.
+If the settings allow it, all clients of this process wait together for a server that is away. A
+process that Spark starts for a task counts its wait anew.
 """
 
 from __future__ import annotations
@@ -59,43 +59,43 @@ logger = logging.getLogger(__name__)
 
 REPEATABLE = frozenset({"GET", "HEAD"})
 LONGEST_WAIT_S = 120.0
-#: The longest pause before a server that is away is tried again.
+#: The longest pause in seconds before a server that is away is tried again.
 _LONGEST_POLL_S = 10.0
-#: A call whose answer was waited for longer than this is not sent again.
+#: Seconds of waiting for an answer after which a call is not sent again.
 _PATIENCE_S: Final = 900.0
 _MAY_PASS = (ConnectionFailedError, TimedOutError, ThrottledError, ServerError)
 _REDIRECT = range(300, 400)
 _LONGEST_CALL = 400
 
-#: Bytes of one answer, as it is decompressed. Pages of a thousand long commits or paths take some
-#: megabytes; and a page that takes more is asked for again with fewer items.
+#: The most bytes of one answer, decompressed. Pages of a thousand long commits or paths take some
+#: megabytes. A page that takes more is read again with fewer items.
 LARGEST_ANSWER: Final = 64 * 2**20
 _PIECE: Final = 64 * 2**10
 LARGEST_PAGE = 1000
 _GROWTH = 8
-#: How often a list that may end early is asked for again behind its last item.
+#: The most times that a list that may end early is read on after its last item.
 ENDS: Final = 1000
 
 M = TypeVar("M", bound=pydantic.BaseModel)
 T = TypeVar("T")
-#: After so many seconds without a failed call nobody knows whether a server was away meanwhile.
+#: Seconds without a failed call after which an earlier outage of a server no longer counts.
 _FORGOTTEN_S: Final = 60.0
-#: Seconds between two lines in the log about one server.
+#: Seconds between two log lines about one server.
 _QUIET_S: Final = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Timeouts and retries of calls, in seconds.
+    """Time-outs and retries of calls, in seconds.
 
     Attributes:
         read_timeout_s: between two bytes of an answer.
-        max_attempts: how often a call that may be repeated is sent, at most.
+        max_attempts: the most attempts of a call that may be repeated.
         first_backoff_s: before the second attempt; each later pause is twice as long.
-        wait_s: for so long a server that is away is waited for, by all calls together; 0 to send
-            them ``max_attempts`` times only.
-        prepare_read_timeout_s: that one prepare call may work; ``read_timeout_s`` if that is more.
-        prepare_commits_timeout_s: until the active commits must be computed, by a task or by an
+        wait_s: the longest wait of all calls together for a server that is away; 0 to make only
+            ``max_attempts`` attempts.
+        prepare_read_timeout_s: time-out of one prepare call; ``read_timeout_s`` if that is more.
+        prepare_commits_timeout_s: time-out of the computation of active commits, by a task or by an
             older server's one call; ``read_timeout_s`` if that is more.
     """
 
@@ -108,7 +108,7 @@ class Limits:
     prepare_commits_timeout_s: float = 3600.0
 
     def __post_init__(self) -> None:
-        """Refuse what would wait for ever or never try."""
+        """Refuse values that would wait for ever or never try."""
         prepare = min(self.prepare_read_timeout_s, self.prepare_commits_timeout_s)
         shortest = min(self.connect_timeout_s, self.read_timeout_s, prepare)
         if shortest <= 0 or self.first_backoff_s < 0:
@@ -120,12 +120,12 @@ class Limits:
 
     @property
     def one_prepare_s(self) -> float:
-        """The longest that one prepare call may work."""
+        """The time-out of one prepare call."""
         return max(self.prepare_read_timeout_s, self.read_timeout_s)
 
     @property
     def active_commits_s(self) -> float:
-        """The longest that the server may compute its active commits."""
+        """The time-out of the server's computation of active commits."""
         return max(self.prepare_commits_timeout_s, self.read_timeout_s)
 
 
@@ -148,7 +148,7 @@ def path_of(*segments: str) -> str:
 
 @dataclass(frozen=True)
 class Listing(Generic[T]):
-    """A list that the server gives in pages of a model, by the segments of its path.
+    """A list that the server returns in pages of a model, by the segments of its path.
 
     Attributes:
         key: the field by which the list is sorted; None for logs, which have no such field.
@@ -176,7 +176,7 @@ class Transport:
         self.session.auth = HTTPBasicAuth(
             access.access_key_id.encode(), access.secret_access_key.encode()
         )
-        # A hook sees an answer before its body is read.
+        # The hook sees an answer before its body is read.
         self.session.hooks["response"].append(_bound)
         self.session.headers.update(
             {
@@ -187,7 +187,7 @@ class Transport:
         )
         for scheme in ("http://", "https://"):
             self.session.mount(scheme, HTTPAdapter(max_retries=0))
-        # There is one server: requests would look for its proxy and for certificates at each call.
+        # There is one server, but requests would look up its proxy and certificates at each call.
         found = self.session.merge_environment_settings(self.endpoint, {}, None, None, None)
         self.session.trust_env = False
         self.session.proxies, self.session.verify = found["proxies"], found["verify"]
@@ -205,7 +205,7 @@ class Transport:
         self.close()
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self.session.close()
 
     def call(
@@ -219,11 +219,11 @@ class Transport:
         repeatable: bool | None = None,
         read_timeout_s: float | None = None,
     ) -> requests.Response:
-        """Send a call, again where that is harmless, and return the successful answer.
+        """Send a call, repeat it if that is harmless, and return the successful answer.
 
-        The ``segments`` of the path are quoted here. ``repeatable`` is whether the server may see
-        it twice, by default GET and HEAD only; other calls are sent again only if no connection
-        came about. Raises LakeFSError, one of its subclasses, when the last attempt failed; and
+        The ``segments`` of the path are quoted here. ``repeatable``: whether the server may see the
+        call twice, by default for GET and HEAD only. Any other call is sent again only if no
+        connection was made. Raises a subclass of LakeFSError if the last attempt failed; and
         ConfigurationError, as ``path_of``.
         """
         path = path_of(*segments)
@@ -250,13 +250,13 @@ class Transport:
             attempt += 1
 
     def _pause(self, attempt: int, error: LakeFSError, began: float) -> float | None:
-        """Seconds until the next attempt after this one (from 1), logged; None for no other."""
+        """Log and return the seconds until the attempt after this one (from 1); None for no more."""
         limits, waits = self._limits, error.away and self._limits.wait_s > 0
         longest = min(
             _LONGEST_POLL_S if waits else LONGEST_WAIT_S,
             limits.first_backoff_s * 2.0 ** (attempt - 1),
         )
-        # Jitter keeps the tasks of a run from coming back together.
+        # Jitter prevents that the tasks of a run come back at the same time.
         pause = longest * random.uniform(0.5, 1.0)
         pause = max(pause, min(error.retry_after_s or 0.0, LONGEST_WAIT_S))
         if not waits:
@@ -267,7 +267,7 @@ class Transport:
                 attempt, limits.max_attempts, pause, error,
             )  # fmt: skip
             return pause
-        # Others may have waited for longer; and one call that alone gets no answer ends, too.
+        # Other calls may have waited longer; a single call without an answer must end, too.
         away, due = _note_away(self.endpoint)
         waited = max(away, monotonic() - began)
         left = limits.wait_s - waited
@@ -321,10 +321,10 @@ class Transport:
             yield from page.results
 
     def _pages(self, listing: Listing[T]) -> Iterator[Page[T]]:
-        """The pages of a list. Raises UnexpectedAnswerError, too, where an offset comes again.
+        """The pages of a list. Raises UnexpectedAnswerError also if an offset is repeated.
 
-        A sorted list goes on behind its last item, whatever offset the server names: one further on
-        would hide what lies between, and of one further back the same items come again.
+        A sorted list continues after its last item, not at the server's offset: a later offset
+        would hide the items between, and an earlier one would repeat items.
         """
         seen = {listing.after}
         while True:
@@ -347,8 +347,8 @@ class Transport:
     def _pages_to_the_end(self, listing: Listing[T]) -> Iterator[Page[T]]:
         """The pages with items of a sorted list that the server may end early.
 
-        Such a list looks like a whole one, so it is asked for again behind its last item until
-        nothing follows. Raises UnexpectedAnswerError, too, where something follows each time.
+        Such a list looks complete, so it is read on after its last item until nothing follows.
+        Raises UnexpectedAnswerError also if items follow each time.
         """
         after: str | None = listing.after
         asked = 0
@@ -366,10 +366,10 @@ class Transport:
                     yield page
 
     def first_page(self, listing: Listing[T]) -> Page[T]:
-        """The first page of a list, with fewer items where so many make too large an answer.
+        """The first page of a list, with fewer items if the answer is too large.
 
         Raises UnexpectedAnswerError: another number of items than announced, items out of order, or
-        more is announced with nothing to go on from.
+        more items announced without an item to continue after.
         """
         after, path = listing.after, path_of(*listing.path)
         asked: dict[str, str | int] = {**listing.params, "amount": listing.amount}
@@ -391,7 +391,8 @@ class Transport:
         if paging.has_more and not page.results:
             raise UnexpectedAnswerError(f"{where}: more is announced, but nothing came")
         if listing.key is not None:
-            # The order of code points, as Python compares, is that of UTF-8 bytes, as lakeFS sorts.
+            # Python compares code points, which gives the order of UTF-8 bytes, by which lakeFS
+            # sorts.
             keys = _keys_of(page.results, listing)
             seen = [after, *keys] if after else keys
             if not all(map(lt, seen, seen[1:])):
@@ -401,7 +402,7 @@ class Transport:
 
 
 class _BoundedBody:
-    """The body of an answer, which ends in an AnswerTooLargeError beyond ``LARGEST_ANSWER``."""
+    """The body of an answer; beyond ``LARGEST_ANSWER`` it raises AnswerTooLargeError."""
 
     def __init__(self, response: requests.Response) -> None:
         self._call = f"{response.request.method} {response.url}"[:_LONGEST_CALL]
@@ -429,7 +430,7 @@ def _bound(response: requests.Response, **_: object) -> None:
 
 
 def _keys_of(items: Sequence[Any], listing: Listing[Any]) -> list[str]:
-    """The field of some items by which a list is sorted."""
+    """The sort field of each item of a list."""
     key = listing.key or ""
     named: Callable[[Any], str] = attrgetter(key)
     if items and isinstance(items[0], dict):
@@ -438,7 +439,7 @@ def _keys_of(items: Sequence[Any], listing: Listing[Any]) -> list[str]:
 
 
 def failure_of(call: str, error: requests.RequestException) -> LakeFSError:
-    """The error for a call without a whole answer."""
+    """The error for a call without a complete answer."""
     reason = error.args[0] if error.args else None
     if isinstance(error, requests.ConnectTimeout):
         failure: LakeFSError = TimedOutError(
@@ -474,7 +475,7 @@ def failure_of(call: str, error: requests.RequestException) -> LakeFSError:
 
 
 def _is_unknown_host(cause: object) -> bool:
-    """True if the host's name is known not to exist; a name server that is silent knows nothing."""
+    """True if the host name is known not to exist; a silent name server proves nothing."""
     if not isinstance(cause, NameResolutionError):
         return False
     error = cause.__cause__
@@ -482,7 +483,7 @@ def _is_unknown_host(cause: object) -> bool:
 
 
 def parse(response: requests.Response, model: type[M]) -> M:
-    """An answer's body as a model. Raises UnexpectedAnswerError: it is another's, or no JSON."""
+    """Parse an answer's body as a model. Raises UnexpectedAnswerError: another body, or no JSON."""
     call = f"{response.request.method} {response.url}"[:_LONGEST_CALL]
     try:
         return model.model_validate_json(response.content)
@@ -498,7 +499,7 @@ def parse(response: requests.Response, model: type[M]) -> M:
 
 
 def server_date(response: requests.Response) -> datetime:
-    """The server's clock when it answered, in UTC, to the second. Raises UnexpectedAnswerError."""
+    """The server's clock at its answer, in UTC, to the second. Raises UnexpectedAnswerError."""
     value = response.headers.get("Date", "")
     try:
         date = parsedate_to_datetime(value)
@@ -530,7 +531,7 @@ def _retry_after_s(response: requests.Response) -> float | None:
 
 @dataclass
 class _Outage:
-    """Times by ``monotonic``: of the first failed call, of the last one, of the last line."""
+    """``monotonic`` times of the first failed call, of the last one, and of the last log line."""
 
     since: float
     last: float
@@ -542,9 +543,9 @@ _changing = threading.Lock()
 
 
 def _note_away(endpoint: str) -> tuple[float, bool]:
-    """Count a call that failed because a server is away.
+    """Record a call that failed because a server is away.
 
-    Returns the seconds since it is away, and True if a line in the log is due.
+    Returns the seconds of the outage so far, and True if a log line is due.
     """
     with _changing:
         now = monotonic()
@@ -558,8 +559,8 @@ def _note_away(endpoint: str) -> tuple[float, bool]:
 
 
 def _note_answer(endpoint: str) -> float:
-    """Count a call that was answered; for how many seconds the server was away, 0 if it was not."""
-    # Most calls have nothing to change, and need not wait for each other.
+    """Record an answered call; return the seconds that the server was away, 0 if it was not."""
+    # Most calls change nothing here, and need not wait for the lock.
     if endpoint not in _outages:
         return 0.0
     with _changing:

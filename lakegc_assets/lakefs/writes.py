@@ -1,6 +1,6 @@
 """Calls that change a repository: for rules, the demo and the tests, never for a collection.
 
-None of them is sent a second time once the server may have seen it.
+None of them is sent again if the server may have seen it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from lakegc_assets.lakefs.transport import parse
 
 
 class LakeFSWriter(LakeFSClient):
-    """A client that can change repositories too."""
+    """A client that can also change repositories."""
 
     def create_repository(
         self, name: str, storage_namespace: str, default_branch: str = "main", **more: bool
     ) -> Repository:
-        """Make a repository in a storage namespace (a URL) that has none; ``read_only=True``."""
+        """Create a repository in an empty storage namespace (a URL); ``read_only=True``."""
         body = {"name": name, "storage_namespace": storage_namespace, **more}
         answer = self.call("POST", "repositories", json={**body, "default_branch": default_branch})
         return parse(answer, Repository)
@@ -34,7 +34,7 @@ class LakeFSWriter(LakeFSClient):
         self.call("DELETE", *_branches(repository), branch)
 
     def reset_branch(self, repository: str, branch: str) -> None:
-        """Drop all that is staged on a branch."""
+        """Drop everything that is staged on a branch."""
         self.call("PUT", *_branches(repository), branch, json={"type": "reset"})
 
     def create_tag(self, repository: str, tag: str, ref: str) -> None:
@@ -79,13 +79,13 @@ class LakeFSWriter(LakeFSClient):
     def merge(
         self, repository: str, source: str, destination: str, message: str = "", **more: bool
     ) -> str:
-        """Merge a ref into a branch; the id of the commit. ``squash_merge=True``."""
+        """Merge a ref into a branch; return the id of the commit. ``squash_merge=True``."""
         path = ("repositories", repository, "refs", source, "merge", destination)
         answer = self.call("POST", *path, json={"message": message, **more})
         return parse(answer, MergeResult).reference
 
     def revert(self, repository: str, branch: str, ref: str, *, parent_number: int = 0) -> None:
-        """Commit the opposite of a commit; of a merge, ``parent_number`` (from 1) to go back to."""
+        """Commit the opposite of a commit; of a merge, go back to ``parent_number`` (from 1)."""
         body = {"ref": ref, "parent_number": parent_number}
         self.call("POST", *_branches(repository), branch, "revert", json=body)
 
