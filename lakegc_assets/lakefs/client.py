@@ -145,7 +145,7 @@ class LakeFSClient(Transport):
         return server_date(self.call("GET", "healthcheck"))
 
     def clock_skew(self, now: Callable[[], datetime] = utc_now) -> timedelta:
-        """The server's clock minus ``now``; exact to half a second plus half the call's duration."""
+        """The server's clock minus ``now``; exact to half a second and half the call."""
         before = now()
         theirs = self.server_time() + timedelta(seconds=0.5)
         return theirs - (before + (now() - before) / 2)

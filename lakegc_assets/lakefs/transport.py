@@ -250,13 +250,13 @@ class Transport:
             attempt += 1
 
     def _pause(self, attempt: int, error: LakeFSError, began: float) -> float | None:
-        """Log and return the seconds until the attempt after this one (from 1); None for no more."""
+        """Log and return the seconds until the attempt after this (from 1); None for no more."""
         limits, waits = self._limits, error.away and self._limits.wait_s > 0
         longest = min(
             _LONGEST_POLL_S if waits else LONGEST_WAIT_S,
             limits.first_backoff_s * 2.0 ** (attempt - 1),
         )
-        # Jitter prevents that the tasks of a run come back at the same time.
+        # Jitter keeps the tasks of a run from coming back at the same time.
         pause = longest * random.uniform(0.5, 1.0)
         pause = max(pause, min(error.retry_after_s or 0.0, LONGEST_WAIT_S))
         if not waits:

@@ -1,1 +1,1 @@
-"""One small object store interface, with local files, S3, Azure and GCS behind it."""
+"""One small object store interface, with implementations for local files, S3, Azure and GCS."""

@@ -1,4 +1,4 @@
-"""The interface of all object stores: the operations that the collector needs, and no more."""
+"""The interface of all object stores, with only the operations that the collector needs."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from lakegc_assets.storage.values import (
     infos_in,
 )
 
-#: Follows the slash: a folder's name with it lies behind all that is in the folder, for every
-#: store, and is a bound that each of them takes.
+#: The character after the slash: the name of a folder with it sorts after every key in the folder,
+#: in every store, and every store accepts it as a bound.
 _BEHIND: Final = "0"
-#: How often an object is created whose write goes without an answer.
+#: The most attempts to create an object if the write gets no answer.
 _TRIES: Final = 3
 
 
@@ -45,12 +45,12 @@ class ObjectStore(ABC):
     """An object store, rooted at a URL: all keys are relative to it.
 
     Every method may raise ``StorageError`` (see ``storage.errors``) and ``ConfigurationError``;
-    messages name the URL and the key. One call deletes ``keys_per_delete`` keys at most;
-    ``delete_many`` splits what is longer.
+    messages name the URL and the key. One call deletes at most ``keys_per_delete`` keys;
+    ``delete_many`` splits longer lists.
     """
 
     keys_per_delete: ClassVar[int] = 1000
-    #: True if this process deletes object by object, and looks at the deadline before each.
+    #: True if this process deletes object by object, and checks the deadline before each.
     watches_deadlines: ClassVar[bool] = False
 
     @property
@@ -62,20 +62,20 @@ class ObjectStore(ABC):
     def list(
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """List exactly the keys that start with ``prefix`` and lie between the two bounds.
+        """List exactly the keys that start with ``prefix`` and are between the two bounds.
 
         ``prefix`` is literal and need not end at a ``/``; the bounds are exclusive and need not
-        exist. The batches of ``LISTING_SCHEMA`` come in the byte order of the keys' UTF-8, none of
-        them empty. Memory does not grow with the number of keys.
+        exist. The batches of ``LISTING_SCHEMA`` are in the byte order of the keys' UTF-8, and none
+        is empty. Memory does not grow with the number of keys.
         """
 
     def infos(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """As ``list``, one plain value for each object: for folders of few objects."""
+        """List as ``list``, with one plain value for each object: for folders of few objects."""
         for batch in self.list(prefix, start_after=start_after):
             yield from infos_in(batch)
 
     def list_to_the_end(self, prefix: str = "") -> Iterator[pa.RecordBatch]:
-        """As ``list``, asked again behind the last key until none follows: one may end early."""
+        """List as ``list``, again after the last key until none follows: a list may end early."""
         last: str | None = None
         while True:
             before = last
@@ -92,15 +92,15 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
-        """List one level, in memory: what follows the literal ``prefix``, up to the next ``/``.
+        """List one level, in memory: the names after the literal ``prefix``, up to the next ``/``.
 
-        An answer with more objects than ``max_objects`` is not complete; any other is.
+        An answer with more objects than ``max_objects`` is incomplete; any other is complete.
         """
 
     def prefixes_to_the_end(self) -> Sequence[str]:
-        """The folders of the store, asked for again behind the last until none follows, in order.
+        """The folders of the store in order, listed again after the last one until none follows.
 
-        A list may end early.
+        One list may end early.
         """
         found = self.list_prefixes().prefixes
         behind = f"{found[-1][:-1]}{_BEHIND}" if found else None
@@ -115,7 +115,7 @@ class ObjectStore(ABC):
         """The content of an object. Raises ObjectNotFoundError."""
 
     def fetch(self, key: str) -> bytes:
-        """As ``get``, in the way that takes least: for many objects whose bytes are verified."""
+        """Read as ``get``, in the cheapest way: for many objects that are verified afterwards."""
         return self.get(key)
 
     @abstractmethod
@@ -131,22 +131,22 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def put(self, key: str, data: bytes) -> str:
-        """Write an object, replacing any other; atomic and durable. Returns the etag."""
+        """Write an object, or replace an existing one; atomic and durable. Returns the etag."""
 
     @abstractmethod
     def put_if_absent(self, key: str, data: bytes) -> str:
         """Write an object that must not exist. Returns the etag.
 
-        Raises PreconditionFailedError; or StoreUnavailableError: perhaps it was written.
+        Raises PreconditionFailedError; or StoreUnavailableError: the write may have happened.
         """
 
     def create(self, key: str, data: bytes) -> None:
-        """Write an object that must not exist, and whose content nobody else writes there.
+        """Write an object that must not exist, at a key to which nobody else writes this content.
 
-        So an answer that is lost stops nobody: what is there tells whether it was written, and what
-        was not is sent again.
+        So a lost answer does no harm: the object at the key shows whether the write happened, and a
+        write that did not happen is sent again.
 
-        Raises PreconditionFailedError; or StoreUnavailableError: perhaps it was written.
+        Raises PreconditionFailedError; or StoreUnavailableError: the write may have happened.
         """
         for attempt in range(1, _TRIES + 1):
             try:
@@ -157,7 +157,7 @@ class ObjectStore(ABC):
                     present = self.get(key)
                 if present == data:
                     return
-                # A store that ignores conditions would replace it.
+                # A store that ignores conditions would replace the object.
                 if present is not None and isinstance(error, StoreUnavailableError):
                     raise PreconditionFailedError(
                         f"{self.url}: the object {key!r} exists, with another content"
@@ -171,7 +171,7 @@ class ObjectStore(ABC):
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
         """Replace an object that must still have this etag. Returns the new etag.
 
-        Raises PreconditionFailedError; or StoreUnavailableError: perhaps it was written.
+        Raises PreconditionFailedError; or StoreUnavailableError: the write may have happened.
         """
 
     @abstractmethod
@@ -188,21 +188,22 @@ class ObjectStore(ABC):
         """Delete any number of keys, in calls of the size that the store allows.
 
         A failure of a key, or of a whole call, is an outcome and never an exception, so that no
-        answer of the store is lost. After a call that failed as a whole no other is sent.
+        answer of the store is lost. After a call that failed as a whole, no other call is sent.
 
         Args:
             keys: to delete.
-            etags: what each of the keys must still have; another object is ``spared``. Many stores
-                ignore the condition without a word, so try a store with objects of your own before
-                you rely on it.
+            etags: the etag that each key must still have; another object is ``spared``. Many stores
+                ignore the condition silently, so test a store with objects of your own before you
+                rely on it.
             singly: one call for each key: some stores honour the condition only there.
-            expires_s: the store itself is to refuse what it has not carried out so many whole
-                seconds after ``since``, where it keeps such deadlines (``probes.probe_deadlines``).
-                It is refused already if this is negative.
-            since: a time by the store's clock; None for now by this machine's clock: what the
-                clocks differ by is added to the deadline then.
-            trash: where a store that keeps nothing by itself, and can, moves what is deleted: a key
-                prefix ending in ``/``, below which each key keeps its name. Other stores ignore it.
+            expires_s: whole seconds after ``since`` after which the store itself must refuse the
+                delete, if it keeps such deadlines (``probes.probe_deadlines``). It refuses a
+                negative value at once.
+            since: a time by the store's clock. None for now by this machine's clock: the difference
+                of the clocks then adds to the deadline.
+            trash: a key prefix ending in ``/``, for stores that retain nothing by themselves but
+                can move deleted objects there; each object keeps its key below it. Other stores
+                ignore it.
 
         Returns:
             Exactly one outcome for each distinct key, in the order of their first appearance.
@@ -213,31 +214,31 @@ class ObjectStore(ABC):
         """
 
     def delete_deadlines(self) -> bool:
-        """True if deletes can be signed so that the store should refuse late ones."""
+        """True if deletes can be signed with a deadline, after which the store refuses them."""
         return False
 
     def recovery(self) -> Recovery:
-        """The protection of deleted objects by the settings of the store; never an error."""
+        """The protection of deleted objects by the store's settings; never an error."""
         return Recovery("nothing", None, f"{self.url} keeps nothing of what is deleted")
 
     def data_protection(self) -> DataProtection:
-        """The use of space by deleted objects, by the settings of the store; never an error."""
+        """The use of space by deleted objects, by the store's settings; never an error."""
         return DataProtection.of(self.recovery())
 
     def expires_after(self, prefixes: Sequence[str]) -> Sequence[float | None]:
         """The days after which rules of the store remove objects below prefixes; never an error.
 
-        None where none does, or nobody can tell: one for each prefix.
+        One value for each prefix; None if no rule does, or if nobody can tell.
         """
         return [None] * len(prefixes)
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
-        """Bring deleted objects back from versions, soft delete or trash, where nothing is now.
+        """Restore deleted objects from versions, soft delete or trash, at keys without an object.
 
-        An object that is at a key stays as it is, also if it is written while this runs. A failure
-        is an outcome of one object and never an exception. What a killed call brought back is
-        ``already_there`` for the next one. Each key is there once; the outcomes are in the order of
-        the objects.
+        An object at a key is never changed, even if it is written during the call. A failure is an
+        outcome of one object and never an exception. An object that a killed call restored is
+        ``already_there`` for the next call. Keys are distinct; outcomes are in the order of the
+        objects.
         """
         return self._bring_back(objects, dry_run=False)
 
@@ -246,17 +247,17 @@ class ObjectStore(ABC):
         return self._bring_back(objects, dry_run=True)
 
     def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
-        """``undelete_many``, or ``kept_many`` in a dry run, of stores that keep something."""
+        """Do ``undelete_many``, or ``kept_many`` in a dry run, if the store retains objects."""
         del dry_run
         return [UndeleteOutcome(one.key, "not_kept") for one in objects]
 
     def retained(self, prefix: str = "") -> Retained:
-        """Number and size of deleted objects below a prefix that are held; lists all versions."""
+        """Number and size of retained deleted objects below a prefix; lists all versions."""
         del prefix
         return Retained()
 
     def multipart_uploads(self, begun_before: datetime) -> Sequence[MultipartUpload]:
-        """Uploads in parts, begun before a time, that do not end by themselves, and have not."""
+        """Unfinished uploads in parts from before a time that the store does not end by itself."""
         del begun_before
         return ()
 
@@ -265,7 +266,7 @@ class ObjectStore(ABC):
         return ()
 
     def abort_upload(self, upload: MultipartUpload) -> bool:
-        """Give up an upload in parts, whose parts are lost; False where there is none any more."""
+        """Abort an upload in parts and lose its parts; False if it no longer exists."""
         raise StorageError(f"{self.url}: {upload.key!r} is no upload that could be aborted")
 
     def checksums(self, key: str) -> Mapping[str, str]:
@@ -278,7 +279,7 @@ class ObjectStore(ABC):
 
     @contextmanager
     def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
-        """Read an object in pieces of some MiB at most; a content that breaks off is an error.
+        """Read an object in pieces of at most some MiB; a content that breaks off is an error.
 
         Raises ObjectNotFoundError; and ChangedError: it has another etag.
         """
@@ -289,15 +290,15 @@ class ObjectStore(ABC):
     def put_stream(
         self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool = False
     ) -> Copied:
-        """Write an object of ``size`` bytes durably, and verify what the store says of it.
+        """Write an object of ``size`` bytes durably, and verify it by the store's answer.
 
-        An error while the pieces are made leaves no object behind.
+        An error in the source of the pieces leaves no object.
 
         Raises:
             PreconditionFailedError: it exists, with ``if_absent``.
-            StoreUnavailableError: it may not be known whether it was written.
+            StoreUnavailableError: the write may have happened.
             StorageError: the pieces have another size, and nothing was written; or the store has
-                other bytes than were sent, and what is at the key stays there.
+                other bytes than were sent, and the object stays at the key.
         """
         data = whole(pieces, size, f"{self.url}: the object {key!r}")
         return Copied(self.put_if_absent(key, data) if if_absent else self.put(key, data), "size")
@@ -307,8 +308,8 @@ class ObjectStore(ABC):
     ) -> Copied | None:
         """Copy an object of this or another store without reading it, and verify the copy.
 
-        None where that cannot be done, or not so that nothing is overwritten: nothing was done
-        then. See ``copies.copy_object`` for the errors.
+        Returns None, and does nothing, if the store cannot copy so, or cannot without the risk of
+        an overwrite. See ``copies.copy_object`` for the errors.
         """
         del source, source_key, key, asked
         return None

@@ -1,4 +1,4 @@
-"""The parts of S3, Azure and Google Cloud Storage that are the same: one bucket, below a prefix."""
+"""The common parts of S3, Azure and Google Cloud Storage: one bucket, below a prefix."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from lakegc_assets.storage.values import (
     UndeleteOutcome,
 )
 
-#: Objects of more bytes than this are copied with longer timeouts, and the timeout in seconds.
+#: Size in bytes from which objects are copied with longer time-outs, and the time-out in seconds.
 _LARGE: Final = 2**26
 _PATIENCE_S: Final = 300.0
-#: Objects that come back, or uploads that are looked at, at a time.
+#: The most objects that are restored, or uploads that are read, at a time.
 _THREADS: Final = 16
 _KEY_BYTES: Final = 1024
-# What proxies and servers rewrite in URLs.
+# Path components that proxies and servers rewrite in URLs.
 _DOTS: Final = re.compile(r"(^|/)\.{1,2}(/|$)")
 _EMPTY: Final = re.compile(r"^/|//")
 
@@ -77,12 +77,12 @@ def path_problem(full_key: str) -> str | None:
 
 @dataclass(frozen=True)
 class Sizes:
-    """From which sizes on something is done in parts, in bytes."""
+    """Sizes in bytes from which a write or a copy is done in parts."""
 
-    #: Of an upload; what is no larger is sent at once. Parts are larger where there would be more
-    #: of them than the service takes. GCS takes multiples of 256 KiB only.
+    #: Part of an upload; a smaller content is sent at once. Parts are larger if the upload would
+    #: need more of them than the service takes. GCS takes multiples of 256 KiB only.
     part: int = PART
-    #: The most that the service copies at once, and of a part of a larger copy.
+    #: The most that the service copies at once, and the size of a part of a larger copy.
     whole: int = 5 * 2**30
     copied_part: int = 5 * 2**30
 
@@ -97,13 +97,13 @@ class ObjectState(NamedTuple):
 
 
 class BucketObject(ABC):
-    """One object of a bucket, whose key was checked; ``where`` names it in messages."""
+    """One object of a bucket, whose key was checked; ``where`` names the object in messages."""
 
     where: str
 
     @abstractmethod
     def state(self) -> ObjectState:
-        """Its metadata. Raises StorageError."""
+        """Read the metadata. Raises StorageError."""
 
     @abstractmethod
     def opened(self, offset: int, etag: str | None) -> Opened:
@@ -111,9 +111,9 @@ class BucketObject(ABC):
 
     @abstractmethod
     def put(self, data: bytes, *, etag: str | None = None, if_absent: bool = False) -> str:
-        """Write it at once, where it has an etag, or is absent. Returns its new etag.
+        """Write the object at once, if it has an etag, or is absent. Returns its new etag.
 
-        Under a condition it is sent again only if it was not carried out. Raises StorageError.
+        A conditional write is sent again only if it was not carried out. Raises StorageError.
         """
 
     @abstractmethod
@@ -122,7 +122,7 @@ class BucketObject(ABC):
 
     @contextmanager
     def writing(self, *, once: bool) -> Iterator[None]:
-        """Raise what goes wrong as our own errors; ``once`` for a write under a condition."""
+        """Raise failures as the store's errors; ``once`` for a conditional write."""
         with writing_once() if once else nullcontext(), explaining(self.where):
             yield
 
@@ -133,7 +133,7 @@ class BucketObject(ABC):
             raise PreconditionFailedError(f"{self.where} exists already")
 
     def require_original(self, asked: CopyRequest) -> ObjectState:
-        """Its metadata. Raises ChangedError: it is not what was to be copied."""
+        """Return its metadata. Raises ChangedError: it is not the object that was to be copied."""
         found = self.state()
         if (found.size, found.etag) != (asked.size, asked.etag):
             raise ChangedError(
@@ -143,7 +143,7 @@ class BucketObject(ABC):
         return found
 
     def require_written(self, size: int, etag: str) -> ObjectState:
-        """Its metadata. Raises StorageError: it is not what was written."""
+        """Return its metadata. Raises StorageError: it is not the object that was written."""
         found = self.state()
         if (found.size, found.etag) != (size, etag):
             raise StorageError(
@@ -153,7 +153,7 @@ class BucketObject(ABC):
         return found
 
     def compare(self, original: Mapping[str, str], copied: Mapping[str, str]) -> str:
-        """The name of the first checksum in common, or ``size``. Raises StorageError: another."""
+        """The name of the first common checksum, or ``size``. Raises StorageError: they differ."""
         for name, expected in original.items():
             if name in copied:
                 if copied[name] != expected:
@@ -169,11 +169,11 @@ _Object = TypeVar("_Object", bound=BucketObject)
 
 
 class BucketStore(ObjectStore, Generic[_Object]):
-    """The objects of a bucket or container below a prefix, by what each service adds."""
+    """The objects of a bucket or container below a prefix; each service adds its own calls."""
 
     #: True if answers to GET and PUT tell a missing bucket from a missing object; no HEAD does.
     names_missing_buckets: ClassVar[bool] = True
-    #: True if listings begin exactly behind ``start_after``.
+    #: True if listings begin exactly after ``start_after``.
     starts_after: ClassVar[bool] = True
     sizes = Sizes()
 
@@ -193,11 +193,11 @@ class BucketStore(ObjectStore, Generic[_Object]):
 
     @abstractmethod
     def _object(self, full_key: str, where: str, config: StoreConfig) -> _Object:
-        """An object whose key was checked, and how it is reached."""
+        """Return an object whose key was checked, with its connection."""
 
     @abstractmethod
     def reached_by(self) -> tuple[Any, ...]:
-        """Service and credentials: within what has the same ones, the service copies by itself."""
+        """Service and credentials: the service itself copies between stores that share both."""
 
     @abstractmethod
     def _pages(self, wanted: KeyRange, *, one_level: bool = False) -> Iterator[Page]:
@@ -211,10 +211,10 @@ class BucketStore(ObjectStore, Generic[_Object]):
 
     @abstractmethod
     def _copied(self, source: _Object, target: _Object, asked: CopyRequest) -> Copied | None:
-        """A copy that the service makes. See ``ObjectStore.copy_from``."""
+        """Let the service make a copy. See ``ObjectStore.copy_from``."""
 
     def object_at(self, key: str, *, patient: bool = False) -> _Object:
-        """An object, after a check of its key; ``patient`` with a service that works long on it."""
+        """Return an object after a check of its key; ``patient``: with the longer time-outs."""
         full_key = self._full_key(key)
         return self._object(full_key, self._at(key), self._patient() if patient else self.config)
 
@@ -223,7 +223,7 @@ class BucketStore(ObjectStore, Generic[_Object]):
 
     @abstractmethod
     def _date(self, where: str) -> str | None:
-        """The ``Date`` of an answer of the service. Raises StorageError."""
+        """The ``Date`` header of an answer of the service. Raises StorageError."""
 
     def server_time(self) -> datetime:
         """See ``ObjectStore``: to the second."""
@@ -278,7 +278,7 @@ class BucketStore(ObjectStore, Generic[_Object]):
         since: datetime | None = None,
         trash: str | None = None,  # noqa: ARG002 - the service keeps what it keeps
     ) -> Sequence[DeleteOutcome]:
-        """See ``ObjectStore``. Where a condition failed, the metadata tell what is there."""
+        """See ``ObjectStore``. If a condition failed, the metadata show which object is there."""
         deadline = None if expires_s is None else Deadline.after(expires_s, since)
         return self._deletes(deadline, etags, singly=singly).delete(keys, etags)
 
@@ -317,14 +317,14 @@ class BucketStore(ObjectStore, Generic[_Object]):
         return url_problem(self.prefix + key) if key else "it is empty"
 
     def _full_key(self, key: str) -> str:
-        """The key in the bucket, after a check that a URL can carry it."""
+        """The key in the bucket, after a check that it can be sent in a URL."""
         if problem := self._problem(key):
             raise InvalidKeyError(f"{self._at(key)} cannot be asked for: {problem}")
         return self.prefix + key
 
     @contextmanager
     def _bucket_confirmed(self, *, bodiless: bool = True) -> Iterator[None]:
-        """Raises ConfigurationError: not the object is missing, but its bucket.
+        """Raise ConfigurationError if the bucket is missing, and not only the object.
 
         ``bodiless`` answers cannot name the bucket.
         """
@@ -342,23 +342,23 @@ class BucketStore(ObjectStore, Generic[_Object]):
 
 
 class UploadingStore(BucketStore[_Object]):
-    """A store that keeps the parts of uploads until somebody completes or aborts these."""
+    """A store that keeps the parts of uploads until a client completes or aborts the uploads."""
 
     @abstractmethod
     def _uploads(self) -> Iterable[MultipartUpload]:
-        """Unfinished uploads, as if they had no parts, by full keys. Raises HttpFailure."""
+        """Unfinished uploads by full keys, without their parts. Raises HttpFailure."""
 
     @abstractmethod
     def _parts(self, upload: MultipartUpload) -> Iterable[tuple[int, datetime]]:
-        """Size and time of each part of one of these. Raises HttpFailure."""
+        """Size and time of each part of an upload. Raises HttpFailure."""
 
     @abstractmethod
     def _abort(self, full_key: str, upload_id: str) -> None:
-        """Give up an upload. Raises HttpFailure."""
+        """Abort an upload. Raises HttpFailure."""
 
     @abstractmethod
     def _expirations(self) -> Iterable[tuple[str, float]]:
-        """Starts of full keys, and the days after which a rule removes what begins with one.
+        """Prefixes of full keys, and the days after which a rule removes the keys below each.
 
         Raises HttpFailure.
         """
@@ -378,7 +378,7 @@ class UploadingStore(BucketStore[_Object]):
             explaining(f"{self._url}: listing uploads in parts"),
             ThreadPoolExecutor(_THREADS) as pool,
         ):
-            # Some servers list those of other prefixes, too.
+            # Some servers list uploads of other prefixes, too.
             begun = (one for one in self._uploads() if one.key.startswith(self.prefix))
             old = [one for one in begun if one.begun < begun_before]
             return [one for one in pool.map(self._with_parts, old) if one is not None]
@@ -394,7 +394,7 @@ class UploadingStore(BucketStore[_Object]):
         return True
 
     def _with_parts(self, upload: MultipartUpload) -> MultipartUpload | None:
-        """An upload with size and time of its parts; None if it has ended meanwhile."""
+        """Add size and time of its parts to an upload; None if it has ended meanwhile."""
         try:
             parts = list(self._parts(upload))
         except HttpFailure as failure:
@@ -407,7 +407,7 @@ class UploadingStore(BucketStore[_Object]):
 
 
 def overlap(start: str, prefix: str) -> bool:
-    """True if a key may begin with both."""
+    """True if a key can begin with both prefixes."""
     return start.startswith(prefix) or prefix.startswith(start)
 
 
@@ -418,9 +418,10 @@ def _has_ended(failure: HttpFailure) -> bool:
 def undelete_each(
     objects: Sequence[Lost], undelete: Callable[[Lost], UndeleteOutcome], where: str
 ) -> list[UndeleteOutcome]:
-    """The outcomes of objects that come back by ``undelete``, several at a time.
+    """Restore objects by ``undelete``, several at a time, and return their outcomes.
 
-    It raises StorageError, or HttpFailure, by its code also that an object is at the key by now.
+    ``undelete`` raises StorageError or HttpFailure; its code also tells that an object is at the
+    key.
     """
 
     def outcome(lost: Lost) -> UndeleteOutcome:

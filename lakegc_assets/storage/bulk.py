@@ -1,8 +1,8 @@
 """Deletes of many keys, with exactly one outcome for each key, from the store's own answer.
 
-A process may be suspended, and a network may hold a request back, between the last look at what is
-alive and the moment at which a store carries out a delete. So its signature may end at a moment by
-the store's own clock, counted from a time that the store gave before that look.
+A process may be suspended, or a network may delay a request, between the last check of what is
+alive and the moment at which the store deletes. So a signature may end at a time by the store's own
+clock, counted from a time that the store gave before that check.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.storage.http import HttpFailure, seconds
 from lakegc_assets.storage.values import DeleteOutcome
 
-# How stores say so, where their clock is ahead of ours.
+# Messages of stores for such a late request, if their clock is ahead of ours.
 _LATE: Final = re.compile(
     r"request (has|signature) expired|not valid in the specified time frame", re.IGNORECASE
 )
-#: Errors that say nothing about any other key.
+#: Errors about one key that tell nothing about any other key.
 _OF_ONE_KEY: Final = frozenset(
     {
         StorageError,
@@ -39,20 +39,20 @@ _OF_ONE_KEY: Final = frozenset(
         PreconditionFailedError,
     }
 )
-#: The answer about a key that was to be deleted: the failure; or, where it is deleted, the name of
-#: the version that was kept, if there is one.
+#: The answer for one key: the failure; or, after a delete, the name of the retained version, or
+#: None.
 Answer = HttpFailure | str | None
-#: Stands for an answer that leaves out a key.
+#: The failure for a key that the store's answer omits.
 UNNAMED: Final = HttpFailure("NoAnswer", "the store's answer does not name this key")
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """The moment until which the store may carry out what was asked for by one call.
+    """The time until which the store may carry out one call.
 
-    It is ``expires_s`` after ``since`` (by the store's clock, UTC; None for ``called``), and past
-    from the beginning if that is negative, so that a store can be tried with it. ``called`` is in
-    seconds, on a clock that nobody sets and that counts suspension.
+    It is ``expires_s`` after ``since`` (by the store's clock, UTC; None for ``called``). A negative
+    value is in the past from the start, which serves to probe a store. ``called`` is in seconds, on
+    a clock that nobody sets and that counts suspension.
     """
 
     expires_s: float
@@ -61,12 +61,12 @@ class Deadline:
 
     @classmethod
     def after(cls, expires_s: float, since: datetime | None = None) -> Deadline:
-        """So many seconds after a time by the store's clock, or from now on."""
+        """Make a deadline some seconds after a time by the store's clock, or after now."""
         return cls(expires_s, since and since.astimezone(timezone.utc), seconds())
 
     @property
     def passed(self) -> bool:
-        """True if it is over without doubt, whatever time it is counted from."""
+        """True if the deadline is certainly over, whichever clock counts."""
         return seconds() >= self.called + self.expires_s
 
     def window(self) -> tuple[datetime, int]:
@@ -82,10 +82,10 @@ class Deadline:
         return begin, int(length)
 
     def read(self, failure: HttpFailure) -> HttpFailure:
-        """A failure, as ``Expired`` if the deadline explains it.
+        """Return a failure, as ``Expired`` if the deadline explains it.
 
-        Stores say that the signature is bad, each in its own words or in none; who asks again in
-        time hears whether it is anything else.
+        Stores call an expired signature a bad one, each in its own words or without any. A retry
+        before the deadline shows any other cause.
         """
         denied = failure.kind is AccessDeniedError
         if denied and (self.passed or _LATE.search(str(failure.message))):
@@ -94,7 +94,7 @@ class Deadline:
 
 
 def answer_of_one(send: Callable[[], str | None]) -> Answer:
-    """The answer to a delete of one object. Raises HttpFailure: it says as much about others."""
+    """The answer to a delete of one object. Raises HttpFailure: other keys would fail, too."""
     try:
         return send()
     except HttpFailure as failure:
@@ -105,18 +105,18 @@ def answer_of_one(send: Callable[[], str | None]) -> Answer:
 
 @dataclass(frozen=True)
 class Bulk:
-    """Deletes of one store: the parts in which stores differ, and ``delete``, which they share.
+    """Deletes in one store: the parts in which stores differ, and ``delete``, which they share.
 
     Attributes:
         where: URL of the store, for messages.
-        keys_per_call: the most that ``send`` takes.
-        problem: why a key cannot be sent, or None.
-        send: deletes keys, which must have these etags, if any. Returns what the store said of
-            each; raises HttpFailure where the call failed as a whole, or is answered about
-            something else.
-        etag_at: the etag that an object has. Raises HttpFailure, or StorageError.
-        alone: whether ``send`` takes a key without any other only.
-        deadline: that ``send`` signs for.
+        keys_per_call: the most keys that ``send`` takes.
+        problem: the reason that a key cannot be sent, or None.
+        send: deletes keys, which must have these etags, if any. Returns the store's answer for each
+            key. Raises HttpFailure if the call failed as a whole, or the answer is about other
+            keys.
+        etag_at: the etag of the object at a key. Raises HttpFailure, or StorageError.
+        alone: whether ``send`` takes a key only in a call of its own.
+        deadline: the deadline that ``send`` signs.
     """
 
     where: str
@@ -130,7 +130,7 @@ class Bulk:
     def delete(
         self, keys: Iterable[str], etags: Mapping[str, str] | None
     ) -> Sequence[DeleteOutcome]:
-        """Delete keys; after a call that failed as a whole send no other."""
+        """Delete keys; after a call that failed as a whole, send no other call."""
         outcomes: dict[str, DeleteOutcome | None] = dict.fromkeys(keys)
         if etags is not None:
             etags = {key: etags[key] for key in outcomes}
@@ -151,7 +151,7 @@ class Bulk:
             except HttpFailure as raised:
                 error = self._read(raised)
                 if len(batch) == 1 and error.kind is ObjectLockedError:
-                    # The lock is its own, and says nothing about any other key.
+                    # The lock is that of this object, and tells nothing about any other key.
                     outcomes[batch[0]] = self._outcome(batch[0], error, etags)
                     continue
                 failure = str(error.explained(self.where))
@@ -184,7 +184,7 @@ class Bulk:
         return self.deadline.read(failure) if self.deadline else failure
 
     def _spared(self, key: str, code: str, expected: str) -> DeleteOutcome:
-        """The outcome by what is at the key instead of the object with an etag."""
+        """The outcome for a key that may have an object without the expected etag."""
         try:
             present = self.etag_at(key)
         except HttpFailure as error:

@@ -1,4 +1,4 @@
-"""Settings by which object stores are reached: plain values that can be sent to a Spark task."""
+"""Access settings of object stores: plain values that can be sent to a Spark task."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing_extensions import Self
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
 
-#: Variables that name a server, as boto3 reads them, and one that says not to.
+#: Variables that name a server, as boto3 reads them, and the variable that disables them.
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _IGNORED: Final = "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"
-#: Variables that name a region: the usual one, then that of boto3.
+#: Variables that name a region: the usual one, then boto3's.
 _REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 
 
 @dataclass(frozen=True)
 class AzureAccess:
-    """Access to Azure Blob Storage; what is None comes from the variables of the Azure tools.
+    """Access to Azure Blob Storage; None means the value of the Azure tools' variables.
 
     Attributes:
-        account_url: of the blob service, where it is not ``https://ACCOUNT.blob.DOMAIN``.
+        account_url: of the blob service, if it is not ``https://ACCOUNT.blob.DOMAIN``.
         credentials_file: written by ``write_azure_credentials_file``; read again while it is used.
-            None for ``AZURE_STORAGE_KEY`` or ``AZURE_STORAGE_SAS_TOKEN``, and where neither is set
-            for azure-identity's ``DefaultAzureCredential``.
+            None for ``AZURE_STORAGE_KEY`` or ``AZURE_STORAGE_SAS_TOKEN``; if neither is set,
+            azure-identity's ``DefaultAzureCredential``.
         identity: options of ``DefaultAzureCredential``, as pairs of name and value; no secrets.
     """
 
@@ -41,7 +41,8 @@ class GcsAccess:
     """Access to Google Cloud Storage.
 
     Attributes:
-        endpoint: in place of Google's; else ``STORAGE_EMULATOR_HOST``, asked without credentials.
+        endpoint: instead of Google's; None for ``STORAGE_EMULATOR_HOST``, which is used without
+            credentials, or Google's.
         credentials_file: key of a service account. None for the application default credentials.
     """
 
@@ -57,10 +58,10 @@ class S3Access:
         endpoint_url: of the server; None for AWS itself.
         region: of the bucket.
         addressing: of the bucket; ``auto`` is ``path`` for every endpoint outside amazonaws.com,
-            since few of them resolve ``bucket.host``.
+            because few of them resolve ``bucket.host``.
         profile: in ``~/.aws``.
-        credentials_file: by ``write_credentials_file``; read again while it is used. None for
-            boto3's.
+        credentials_file: written by ``write_credentials_file``; read again while it is used. None
+            for boto3's credentials.
     """
 
     endpoint_url: str | None = None
@@ -70,7 +71,7 @@ class S3Access:
     credentials_file: str | None = None
 
     def settled(self) -> Self:
-        """With what this process has in its variables, so that others ask the same server."""
+        """Add the values of this process's variables, so that others ask the same server."""
         names = () if os.environ.get(_IGNORED, "").lower() == "true" else _ENDPOINTS
         found = next(filter(None, map(os.environ.get, names)), None)
         region = next(filter(None, (self.region, *map(os.environ.get, _REGIONS))), None)
@@ -79,23 +80,23 @@ class S3Access:
 
 @dataclass(frozen=True)
 class StoreConfig(S3Access):
-    """Access to object stores. It holds no secrets: those are read where a store is opened.
+    """Access to object stores, without secrets: secrets are read when a store is opened.
 
     Fields that are None come from the AWS variables and from ``~/.aws``.
 
     Attributes:
         local_root: directory in which a lakeFS with local storage keeps ``local://`` namespaces.
-        connect_timeout_s: seconds, for each try.
-        read_timeout_s: seconds without a byte, for each try.
-        max_attempts: tries of a request that may be repeated; 1 turns retries off.
+        connect_timeout_s: seconds, for each attempt.
+        read_timeout_s: seconds without a byte, for each attempt.
+        max_attempts: attempts of a request that may be repeated; 1 turns retries off.
         page_size: keys in a page of a listing, 1 to 1,000.
         azure: for ``https``, ``abfss`` and ``wasbs`` URLs.
         gcs: for ``gs`` URLs.
-        elsewhere: buckets of other S3 servers: their names, and how they are reached.
-        opener: opens every store, called with a URL and this: returns an ``ObjectStore``.
+        elsewhere: names of buckets on other S3 servers, and the access to them.
+        opener: opens every store; called with a URL and this config, returns an ``ObjectStore``.
             Picklable.
-        tables: reads ranges and metaranges, where these are no files: has a method for each
-            function that ``run.connections.reads_tables`` marks. Picklable.
+        tables: reads ranges and metaranges if they are no files: has a method for each function
+            that ``run.connections.reads_tables`` marks. Picklable.
     """
 
     local_root: str | None = None
@@ -115,7 +116,7 @@ class StoreConfig(S3Access):
         return replace(super().settled(), elsewhere=elsewhere)
 
     def at(self, url: str) -> StoreConfig:
-        """The access to a URL: this one, unless its bucket is one of ``elsewhere``."""
+        """The access to a URL: this config, unless its bucket is in ``elsewhere``."""
         if not self.elsewhere:
             return self
         place = StorageNamespace.parse(url)

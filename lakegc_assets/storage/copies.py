@@ -1,4 +1,4 @@
-"""Copies one object from a store to the same or another one, and verifies what arrived."""
+"""Copy one object within a store or to another one, and verify the copy."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lakegc_assets.storage.values import Copied, CopyRequest
 
 __all__ = ["Copied", "copy_object"]
 
-#: Checksums by which a stream is compared, the first that its store names. CRC-64/NVME is left to
-#: the stores: in Python it is too slow.
+#: Checksums for streams; the first one that the store names is used. CRC-64/NVME is left to the
+#: stores: in Python it is too slow.
 _DIGESTS: Final[Mapping[str, Callable[[], Any]]] = {
     "md5": partial(hashlib.md5, usedforsecurity=False),
     "sha256": hashlib.sha256,
@@ -35,18 +35,18 @@ def copy_object(
     etag: str | None,
     if_absent: bool,
 ) -> Copied:
-    """Copy an object: by the store's own copy where one store holds both, else as a stream.
+    """Copy an object: by the store's own copy if one store holds both, else as a stream.
 
-    A stream is compared with what the source names of it before the copy gets its name. What can
-    only be seen afterwards to be no good copy stays at ``target_key``: nothing is ever deleted
-    here. The object must have ``size`` bytes and the etag, if one is given.
+    A stream is compared with the checksums that the source names before the copy gets its name. A
+    copy that proves bad only afterwards stays at ``target_key``: nothing is ever deleted here. The
+    object must have ``size`` bytes and the etag, if one is given.
 
     Raises:
         ObjectNotFoundError, ChangedError: there is no such object, or another one.
-        PreconditionFailedError: something is at ``target_key``, with ``if_absent``.
+        PreconditionFailedError: an object is at ``target_key``, with ``if_absent``.
         AccessDeniedError: it names the store that refuses.
-        StoreUnavailableError: it may not be known whether the copy was made.
-        StorageError: the copy is not what the object is, or could not be made.
+        StoreUnavailableError: the copy may have been made.
+        StorageError: the copy differs from the object, or could not be made.
     """
     where = f"{source.url}: the object {source_key!r}"
     if etag is None:
@@ -68,7 +68,7 @@ def copy_object(
 
 
 def _compared(pieces: Pieces, size: int, name: str | None, where: str) -> Iterator[bytes]:
-    """Pass pieces on, the last one only when all are what the source named of them."""
+    """Pass pieces on, and the last one only if all pieces match the checksums of the source."""
     digest = None if name is None else _DIGESTS[name]()
     held = b""
     for piece in counted(pieces, size, where, ChangedError):

@@ -1,4 +1,4 @@
-"""The errors of object stores, in one tree for all kinds of them, and the codes that mean each.
+"""The errors of object stores, in one tree for all stores, and the stores' codes for each.
 
 A bucket, container or directory that does not exist is a ``ConfigurationError``.
 """
@@ -13,7 +13,7 @@ from lakegc_assets.errors import ConfigurationError, LakegcError
 
 
 class StorageError(LakegcError):
-    """An object store did not do what it was asked for."""
+    """An object store did not carry out an operation."""
 
 
 class ObjectNotFoundError(StorageError):
@@ -21,15 +21,15 @@ class ObjectNotFoundError(StorageError):
 
 
 class InvalidKeyError(StorageError):
-    """This store cannot hold, or cannot safely be sent, such a key."""
+    """The store cannot hold this key, or the key cannot be sent safely."""
 
 
 class PreconditionFailedError(StorageError):
-    """A conditional put found another state than the one it was made for; nothing was written."""
+    """A conditional write found another state than required; nothing was written."""
 
 
 class ChangedError(StorageError):
-    """The object is another than the one that was asked for."""
+    """The object is not the one that was asked for."""
 
 
 class ObjectLockedError(StorageError):
@@ -37,15 +37,15 @@ class ObjectLockedError(StorageError):
 
 
 class ArchivedError(StorageError):
-    """The object is in an archive: it is there, and its content cannot be read now."""
+    """The object is in an archive: it exists, but its content cannot be read now."""
 
 
 class AccessDeniedError(StorageError):
-    """The credentials are wrong, expired, or not allowed to do this."""
+    """The credentials are wrong, expired, or lack the permission."""
 
 
 class StoreFullError(StorageError):
-    """There is no space left, or a quota is used up."""
+    """The store has no space left, or a quota is used up."""
 
 
 class StoreThrottledError(StorageError):
@@ -55,17 +55,17 @@ class StoreThrottledError(StorageError):
 
 
 class StoreUnavailableError(StorageError):
-    """No answer, or one that does not say whether the request was carried out."""
+    """The store did not answer, or its answer does not tell whether the request was carried out."""
 
     transient = True
 
 
-#: Our own: a request came after the deadline that it was signed for, and was not carried out.
+#: Our own code: a request came after its signed deadline, and was not carried out.
 EXPIRED: Final = "Expired"
-#: Our own: a lock or a hold keeps the object, where the store's code is that of a denied request.
+#: Our own code: a lock or a hold keeps the object, although the store's code is "denied".
 LOCKED: Final = "ObjectLocked"
 
-#: Messages of S3, MinIO, Ceph and GCS (for holds) about locks, whose codes say only "denied".
+#: Messages about locks of S3, MinIO, Ceph and GCS (for holds), whose codes say only "denied".
 _LOCK: Final = re.compile(
     r"because object protected by object lock|object is WORM protected|^forbidden by object lock"
     r"|is under active [\w-]+ hold and cannot be deleted",
@@ -145,19 +145,19 @@ _MISCONFIGURED: Final = {
 
 
 def error_class(code: str) -> type[LakegcError]:
-    """The error that stands for a store's code, also for ``DeleteOutcome.error_code``."""
+    """The error for a store's code, also for ``DeleteOutcome.error_code``."""
     return _KINDS.get(code, ConfigurationError if code in _MISCONFIGURED else StorageError)
 
 
 def usual_code(code: str, status: str, message: object = None) -> str:
-    """A store's own code, or the HTTP status where only that is known here.
+    """The store's code, or the HTTP status if only the status has a meaning here.
 
-    On S3 a lock differs from missing permissions by the message alone.
+    On S3 only the message tells a lock from missing permissions.
     """
     if error_class(code) is StorageError and error_class(status) is not StorageError:
         code = status
     code = code or status
-    # Messages quote keys, so that of a missing object may read like one about a lock.
+    # Messages quote keys, so the message for a missing object may read like one about a lock.
     unclear = error_class(code) in {AccessDeniedError, StorageError}
     return LOCKED if unclear and _LOCK.search(str(message)) else code
 

@@ -1,7 +1,7 @@
-"""Local files as objects below a directory: safe against crashes, other processes and other users.
+"""Local files as objects below a directory: safe against crashes, other processes and users.
 
-Keys are paths, reached through directory descriptors that are opened one by one without following
-symbolic links: so no key leads out of the root, whatever changes meanwhile.
+Keys are paths. They are reached through directory descriptors, opened one by one without following
+symbolic links: so no key leads out of the root, even if directories change meanwhile.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from lakegc_assets.storage.streams import PIECE
 from lakegc_assets.storage.values import KeyRange, ObjectInfo
 
 TEMPORARY: Final = ".lakegc-tmp-"
-#: So that an interruption does not have to wait for long.
+#: Bytes that are copied at once, so that an interruption does not wait long.
 _COPIED_AT_ONCE: Final = 2**26
-# Of two file systems, or of one that cannot do it.
+# Errors if two file systems are involved, or one that cannot share bytes.
 _CANNOT_SHARE: Final = frozenset({
     errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM,
 })  # fmt: skip
-#: Errors of the operating system as those of a store, with advice.
+#: Errors of the operating system, each with the store's error and advice.
 _ERRORS: Final[Mapping[int, tuple[type[StorageError], str]]] = {
     errno.EACCES: (AccessDeniedError, f"let user {os.geteuid()} read and write it"),
     errno.EPERM: (AccessDeniedError, f"let user {os.geteuid()} read and write it"),
@@ -81,7 +81,7 @@ def path_problem(key: str) -> str | None:
 
 
 def is_utf8(text: str) -> bool:
-    """True if a text, as file names are read, has no bytes but those of UTF-8."""
+    """True if a file name, as Python reads it, has only bytes of UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -102,7 +102,7 @@ def flush(descriptor: int) -> None:
 def open_directories(
     stack: ExitStack, root: Path, segments: Sequence[str], *, create: bool
 ) -> Sequence[int]:
-    """Descriptors of a root and of each directory down from it. No link is followed below it."""
+    """Open a root and each directory down from it. No link is followed below the root."""
     if create:
         _make_directories(root)
     descriptors = [os.open(root, os.O_RDONLY | os.O_DIRECTORY)]
@@ -127,15 +127,15 @@ def open_directories(
 
 
 def share(directory: int, new: int) -> None:
-    """Let those use a new file or directory who use the directory of others that it is in.
+    """Give a new file or directory the access rights of the directory that it is in.
 
-    lakeFS, which writes the others, may be another user than the one that puts something back. Of a
-    directory of one's own the umask decides.
+    lakeFS, which writes the other files, may run as another user than the restoring process. In a
+    directory of the own user the umask decides.
     """
     above, own = os.fstat(directory), os.fstat(new)
     if (above.st_uid, above.st_gid) == (own.st_uid, own.st_gid):
         return
-    # What a system or its file system refuses stays as the umask has it.
+    # A change that the system or its file system refuses is skipped, so the umask decides.
     for owner in ((above.st_uid, -1), (-1, above.st_gid)):
         with suppress(OSError):
             os.fchown(new, *owner)
@@ -145,7 +145,7 @@ def share(directory: int, new: int) -> None:
 
 
 def remove_empty(directories: Sequence[int], segments: Sequence[str]) -> None:
-    """Remove the empty directories of a way down, by their names, from the last one up."""
+    """Remove the empty directories of a path, by their names, from the last one up."""
     with suppress(OSError):
         for parent, child in zip(directories[-2::-1], reversed(segments), strict=True):
             os.rmdir(child, dir_fd=parent)
@@ -154,8 +154,8 @@ def remove_empty(directories: Sequence[int], segments: Sequence[str]) -> None:
 def make_unique(descriptor: int) -> None:
     """Give a new file a modification time, hence an etag, that no earlier file of its name had.
 
-    File systems stamp files with a clock that ticks every few milliseconds, and hand out the inodes
-    of deleted files again. Random digits below the millisecond tell such files apart.
+    File systems stamp files with a clock that ticks every few milliseconds, and reuse the inodes of
+    deleted files. Random digits below the millisecond tell such files apart.
     """
     milliseconds = os.fstat(descriptor).st_mtime_ns // 1_000_000
     stamp = milliseconds * 1_000_000 + random.randrange(1_000_000)
@@ -163,7 +163,7 @@ def make_unique(descriptor: int) -> None:
 
 
 def _make_directories(path: Path) -> None:
-    """``mkdir -p`` that survives a crash of the machine."""
+    """Make directories as ``mkdir -p``, so that they survive a crash of the machine."""
     if path.is_dir():
         return
     _make_directories(path.parent)
@@ -177,10 +177,10 @@ def _make_directories(path: Path) -> None:
 
 @contextmanager
 def locked(directory: int, *, required: bool) -> Iterator[None]:
-    """Exclude every other writer of a directory, by its descriptor.
+    """Lock out every other writer of a directory, by its descriptor.
 
-    filelock locks a file that it makes beside, which a directory of objects must not have. Where a
-    file system cannot lock directories, what requires it is refused, so that others need no lock.
+    filelock locks an extra file, which a directory of objects must not have. If a file system
+    cannot lock directories, the operations that need a lock are refused, so the others need none.
     """
     try:
         flock(directory, LOCK_EX)
@@ -195,12 +195,12 @@ def locked(directory: int, *, required: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        # Closing would not do: a process forked meanwhile holds a copy of the descriptor.
+        # Closing is not enough: a process forked meanwhile holds a copy of the descriptor.
         flock(directory, LOCK_UN)
 
 
 def replace(directory: int, temporary: str, name: str) -> None:
-    """Give an unfinished write its name, in place of what has it now."""
+    """Give an unfinished write its name, in place of the file that has it now."""
     os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
 
 
@@ -216,14 +216,14 @@ def link_new(directory: int, temporary: str, name: str) -> None:
 
 @dataclass(frozen=True)
 class Original:
-    """An open file that is read as long as it has an etag; ``where`` names it in messages."""
+    """An open file that is read while it has an etag; ``where`` names it in messages."""
 
     file: IO[bytes]
     etag: str
     where: str
 
     def require(self) -> os.stat_result:
-        """Its status. Raises ChangedError: it has another etag."""
+        """Return its status. Raises ChangedError: it has another etag."""
         status = os.fstat(self.file.fileno())
         if etag_of(status) != self.etag:
             raise ChangedError(
@@ -232,13 +232,13 @@ class Original:
         return status
 
     def pieces(self) -> Iterator[bytes]:
-        """Its content. Raises ChangedError at the end, if it has changed meanwhile."""
+        """Yield its content. Raises ChangedError at the end, if it has changed meanwhile."""
         while piece := self.file.read(PIECE):
             yield piece
         self.require()
 
     def copy_to(self, target: int) -> None:
-        """Copy it to a descriptor by the kernel, or share the bytes. Raises ChangedError."""
+        """Copy it to a descriptor in the kernel, or share its bytes. Raises ChangedError."""
         source, left = self.file.fileno(), self.require().st_size
         copy: Callable[[int, int, int], int] = copy_file_range
         while left:
@@ -262,29 +262,29 @@ def _send(source: int, target: int, count: int) -> int:
 
 
 def etag_of(status: os.stat_result) -> str:
-    """An etag that no two files have that were ever at one key."""
+    """An etag that no two files at one key ever share."""
     return f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ino:x}"
 
 
 def may_be_moved(etag: str, other: str) -> bool:
-    """True if two etags are of files of one size and time, as of one moved to another disk."""
+    """True if two etags are of files of one size and time, as after a move to another disk."""
     first, second = _ETAG.fullmatch(etag), _ETAG.fullmatch(other)
     return first is not None and second is not None and first[1] == second[1]
 
 
 def remove_if_there(directory: int, temporary: str) -> None:
-    """Remove what is left of a write, if it did not get its name."""
+    """Remove the temporary file of a write, if it did not get its name."""
     with suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=directory)
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file as a whole, or leave what is there. Raises ConfigurationError."""
+    """Write a file as a whole, or leave the old one. Raises ConfigurationError."""
     path = path.resolve()
     try:
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
             raise ConfigurationError(f"{path} is no file that could be replaced: name another")
-        # As if it had been made in the usual way: others may read it, if they may.
+        # The usual mode of new files: other users may read it, if the umask allows.
         _write_atomically(path, content, 0o666)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error}") from error
@@ -310,9 +310,9 @@ def _write_atomically(path: Path, content: bytes, mode: int) -> None:
 
 
 def read_private_fields(path: str | os.PathLike[str], writer: str) -> dict[str, Any]:
-    """The JSON object in a file of credentials that ``writer`` wrote.
+    """Read the JSON object in a file of credentials that ``writer`` wrote.
 
-    Raises ConfigurationError: it is damaged, cannot be read, or others can read it.
+    Raises ConfigurationError: it is damaged, cannot be read, or other users can read it.
     """
     path = Path(path)
     try:
@@ -325,7 +325,7 @@ def read_private_fields(path: str | os.PathLike[str], writer: str) -> dict[str, 
         content = json.loads(text)
         if isinstance(content, dict):
             return content
-    # No error is chained: it could quote what the file holds.
+    # No error is chained: it could quote the content of the file.
     raise ConfigurationError(
         f"the credentials file {path} is damaged: write it again with {writer}"
     )
@@ -333,13 +333,13 @@ def read_private_fields(path: str | os.PathLike[str], writer: str) -> dict[str, 
 
 @dataclass(frozen=True)
 class LocalRoot:
-    """A directory whose files are objects; it need not exist. ``url`` is that of its store."""
+    """A directory whose files are objects; it need not exist. ``url`` is the URL of its store."""
 
     path: Path
     url: str
 
     def at(self, key: str) -> str:
-        """The words for an object in messages."""
+        """The name of an object in messages."""
         return f"{self.url}: the object {key!r}"
 
     def segments(self, key: str) -> Sequence[str]:
@@ -350,7 +350,7 @@ class LocalRoot:
 
     @contextmanager
     def errors(self, key: str) -> Iterator[None]:
-        """Turn what the operating system says into the store's errors."""
+        """Convert errors of the operating system into the store's errors."""
         try:
             yield
         except OSError as error:
@@ -380,7 +380,7 @@ class LocalRoot:
     def entries(self, directory: str, wanted: KeyRange) -> Sequence[tuple[str, ObjectInfo | None]]:
         """The entries of one directory in a range, in the byte order of the keys below it.
 
-        The ``/`` at the end of a subdirectory's key is what puts ``a-b`` before ``a/b``. Whatever
+        A subdirectory's key ends in ``/``, which sorts ``a-b`` before ``a/b``. An entry that
         vanishes meanwhile was deleted, and is left out.
         """
         found: list[tuple[str, ObjectInfo | None]] = []
@@ -425,5 +425,5 @@ def time_of(status: os.stat_result) -> datetime:
 
 
 def info_of(key: str, status: os.stat_result) -> ObjectInfo:
-    """Size, time and etag of the object that is a file."""
+    """Size, time and etag of the object in a file."""
     return ObjectInfo(key, status.st_size, time_of(status), etag_of(status))

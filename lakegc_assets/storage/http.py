@@ -1,9 +1,9 @@
-"""Requests to Azure and Google Cloud Storage: signed, repeated where harmless, failures classified.
+"""Requests to Azure and Google Cloud Storage: signed, retried if harmless, failures classified.
 
-Their own libraries would need a client of our own beside them: for pages of listings as the service
-wrote them, so that one that is cut or contradicts itself is an error; for answers to a batch of
-deletes, which azure-core and google-cloud-storage assign to the requests by their position, and
-``delete_batch`` by the id that each of them names; and for signatures that end at a moment of the
+With the services' own libraries this client would still be needed for three things. It reads pages
+of listings as the service wrote them, so that a page that is cut or contradicts itself is an error.
+azure-core and google-cloud-storage assign the answers of a batch of deletes to the requests by
+position; ``delete_batch`` uses the id in each answer. And its signatures end at a time by the
 service's clock.
 """
 
@@ -44,7 +44,7 @@ from lakegc_assets.storage.errors import (
     explained,
 )
 
-#: The statuses of a request that was carried out; 206, a part of a content, is none.
+#: Good statuses; 206, a part of a content, is not one.
 _OK: Final = {
     "GET": {200}, "HEAD": {200}, "PUT": {201, 202}, "POST": {200, 202}, "DELETE": {200, 202, 204},
 }  # fmt: skip
@@ -57,7 +57,7 @@ _Answer = TypeVar("_Answer")
 _Asked = ParamSpec("_Asked")
 _Made = TypeVar("_Made")
 _Token = TypeVar("_Token", bound=Hashable)
-#: Clients that are kept.
+#: The most clients that are kept.
 _MOST: Final = 16
 _ID: Final = re.compile(r"<?(?:response-)?(\d+)>?", re.IGNORECASE)
 _STATUS: Final = re.compile(rb"HTTP/[\d.]+ (\d{3})[^\r\n]*")
@@ -65,7 +65,7 @@ _STATUS: Final = re.compile(rb"HTTP/[\d.]+ (\d{3})[^\r\n]*")
 
 @dataclass
 class Request:
-    """One request, before it is signed: signers add their headers, or to the query."""
+    """One request before its signature: a signer adds headers, or parameters to the query."""
 
     method: str
     url: str
@@ -73,12 +73,12 @@ class Request:
     body: bytes = b""
 
 
-#: Adds to a request what proves who sends it; called for each try.
+#: Add the proof of identity to a request; called for each attempt.
 Sign = Callable[[Request], None]
 
 
 class HttpFailure(Exception):  # noqa: N818 - it becomes an error, or the outcome of a key
-    """A request that was not carried out, or of which that is not known.
+    """A request that was not carried out, or that may not have been.
 
     Its code is the store's; or ``Timeout``, ``ConnectionFailed`` or ``NoAnswer``.
     """
@@ -91,18 +91,18 @@ class HttpFailure(Exception):  # noqa: N818 - it becomes an error, or the outcom
 
     @property
     def kind(self) -> type[LakegcError]:
-        """The class of the error that it is for who asked."""
+        """The class of the error for the caller."""
         return error_class(self.code)
 
     def explained(self, where: str) -> LakegcError:
-        """The error for who asked; ``where`` names the URL and the key."""
+        """The error for the caller; ``where`` names the URL and the key."""
         return explained(self.code, self.message, where)
 
 
 def repeated(
     send: Callable[[], _Answer], tries: int, again: Callable[[HttpFailure], bool]
 ) -> _Answer:
-    """Send at most ``tries`` times, where ``again`` allows it, with pauses that grow."""
+    """Send at most ``tries`` times, if ``again`` allows it, with growing pauses."""
     return Retrying(
         retry=retry_if_exception(lambda error: isinstance(error, HttpFailure) and again(error)),
         stop=stop_after_attempt(tries),
@@ -113,7 +113,7 @@ def repeated(
 
 @contextmanager
 def explaining(where: str) -> Iterator[None]:
-    """Raise what went wrong with a request as our own errors; ``where`` names URL and key."""
+    """Raise failures of a request as the store's errors; ``where`` names URL and key."""
     try:
         yield
     except HttpFailure as failure:
@@ -122,7 +122,7 @@ def explaining(where: str) -> Iterator[None]:
 
 @contextmanager
 def writing_once() -> Iterator[None]:
-    """Raise what went wrong with a conditional put, which is not repeated blindly."""
+    """Raise the failure of a conditional put, which is not repeated blindly."""
     try:
         yield
     except ObjectNotFoundError as error:
@@ -134,9 +134,9 @@ def writing_once() -> Iterator[None]:
 def each_page(
     ask: Callable[[_Token | None], tuple[_Made, _Token | None]], what: str
 ) -> Iterator[_Made]:
-    """The pages of a list of ``what``, by ``ask``, which takes and returns what a page begins with.
+    """The pages of a list of ``what``, by ``ask``, which takes and returns a continuation token.
 
-    That is None for the first page, and None behind the last. Raises HttpFailure: it comes again.
+    The token is None for the first page and after the last. Raises HttpFailure: it is repeated.
     """
     token: _Token | None = None
     seen = set[_Token]()
@@ -153,10 +153,10 @@ def each_page(
 def once_per_process(
     *variables: str,
 ) -> Callable[[Callable[_Asked, _Made]], Callable[_Asked, _Made]]:
-    """Let a function make what it returns once for its arguments, which are hashable.
+    """Make a function build its result once for its (hashable) arguments.
 
-    It is made again after an environment variable has changed whose name starts with one of
-    ``variables``, and in a forked process, which must not use sockets and locks of its parent.
+    The result is built again after a change of an environment variable whose name starts with one
+    of ``variables``, and in a forked process, which must not use sockets and locks of its parent.
     """
 
     def decorate(make: Callable[_Asked, _Made]) -> Callable[_Asked, _Made]:
@@ -168,7 +168,7 @@ def once_per_process(
         @wraps(make)
         def shared(*args: _Asked.args, **kwargs: _Asked.kwargs) -> _Made:
             pid = getpid()
-            # To decode all of them would take as long as to sign a request.
+            # To decode all variables would take as long as to sign a request.
             seen = frozenset((k, os.environb.get(k)) for k in os.environb if k.startswith(names))
             # A thread of the parent may have held its lock at the moment of the fork.
             with locks.setdefault(pid, Lock()):
@@ -182,7 +182,7 @@ def once_per_process(
 class HttpClient(ABC):
     """One pool of connections to a service, which threads may share."""
 
-    #: The statuses of an answer to a delete in a batch that say that it was carried out.
+    #: Statuses of a deleted key in the answer to a batch.
     deleted: ClassVar[Collection[int]]
 
     def __init__(
@@ -194,7 +194,7 @@ class HttpClient(ABC):
         self._timeout = (config.connect_timeout_s, config.read_timeout_s)
         self._tries = config.max_attempts
         self.session = requests.Session()
-        # Without a handler of its own, requests would send what ~/.netrc holds.
+        # Without a handler of its own, requests would send the credentials in ~/.netrc.
         self.session.auth = lambda request: request
         self.session.headers.clear()
         self.session.headers["User-Agent"] = "lakegc-assets"
@@ -204,7 +204,7 @@ class HttpClient(ABC):
 
     @abstractmethod
     def failure(self, status: int, headers: Mapping[str, str] | Message, text: str) -> HttpFailure:
-        """The failure that the service tells by an answer that is not good."""
+        """The failure in an answer of the service that is not good."""
 
     def send(
         self,
@@ -218,7 +218,7 @@ class HttpClient(ABC):
         also_good: Collection[int] = (),
         stream: bool = False,
     ) -> requests.Response:
-        """Send a request, again where that is harmless, and return the good answer.
+        """Send a request, repeat it if that is harmless, and return the good answer.
 
         Args:
             method: of HTTP.
@@ -227,16 +227,16 @@ class HttpClient(ABC):
             body: all of it.
             repeatable: False if it may be sent again only after an answer that it was not carried
                 out.
-            sign: in place of the usual signer.
-            also_good: statuses that are good answers to this request, besides the usual ones.
-            stream: leave the body of the answer to be read, and the answer to be closed.
+            sign: instead of the usual signer.
+            also_good: more good statuses for this request.
+            stream: leave the body unread; the caller reads and closes the answer.
 
         Raises:
-            HttpFailure: the last try failed.
+            HttpFailure: the last attempt failed.
         """
 
         def attempt() -> requests.Response:
-            # Signers add to them, for each try.
+            # Signers add to the headers, for each attempt.
             named = {**self._headers, **(headers or {})}
             answer = self._once(Request(method, url, named, body), sign, stream)
             if answer.status_code in _OK[method] or answer.status_code in also_good:
@@ -251,7 +251,7 @@ class HttpClient(ABC):
         return repeated(attempt, self._tries, again)
 
     def sign(self, request: Request, sign: Sign | None = None) -> None:
-        """Sign a request. Raises HttpFailure: there are no credentials, or that took long."""
+        """Sign a request. Raises HttpFailure: there are no credentials, or they took too long."""
         started = seconds()
         (sign or self._sign)(request)
         require_soon(started, self._timeout[0])
@@ -259,13 +259,13 @@ class HttpClient(ABC):
     def opened(
         self, url: str, headers: Mapping[str, str], offset: int
     ) -> tuple[requests.Response, int | None]:
-        """Begin to read what is at a URL, from an offset on, as it is stored. Raises HttpFailure.
+        """Begin to read the stored bytes at a URL, from an offset on. Raises HttpFailure.
 
         Returns the answer, to be read by ``pieces_of`` and closed, and the whole size in bytes, or
         None.
         """
         ranged = {"Range": f"bytes={offset}-"} if offset else {}
-        # Google's service would unpack what is stored packed.
+        # Otherwise Google's service would decompress an object that is stored as gzip.
         headers = {"Accept-Encoding": "gzip", **headers, **ranged}
         answer = self.send("GET", url, headers, also_good=_PARTIAL * bool(offset), stream=True)
         length = answer.headers.get("Content-Length", "")
@@ -280,9 +280,9 @@ class HttpClient(ABC):
     def delete_batch(
         self, url: str, deletes: Mapping[str, Request]
     ) -> Mapping[str, HttpFailure | None]:
-        """Send the deletes of some keys in one request; a failure, or None, of each that it names.
+        """Send deletes of some keys in one request; return a failure, or None, for each named key.
 
-        Raises HttpFailure: the answer is not that to this batch, or refuses it as a whole.
+        Raises HttpFailure: the answer is not about this batch, or refuses it as a whole.
         """
         content_type, body = _joined(deletes.values())
         answer = self.send("POST", url, {"Content-Type": content_type}, body)
@@ -318,7 +318,7 @@ class HttpClient(ABC):
             )  # fmt: skip
         except requests.RequestException as error:
             raise _of_exception(error) from error
-        # urllib3 compares the two from version 2 on only.
+        # urllib3 compares the two only from version 2 on.
         length = answer.headers.get("Content-Length", "")
         whole = stream or request.method == "HEAD" or not length.isdigit()
         if not whole and len(answer.content) < int(length):
@@ -327,7 +327,7 @@ class HttpClient(ABC):
 
 
 def size_behind(offset: int, header: str | None) -> int | None:
-    """The size of the whole by a ``Content-Range`` that begins at an offset; None for another."""
+    """The whole size in a ``Content-Range`` that begins at an offset; None for another range."""
     found = _RANGE.fullmatch(header or "")
     return int(found[2]) if found and int(found[1]) == offset else None
 
@@ -348,7 +348,7 @@ def seconds() -> float:
 
 
 def require_soon(started: float, limit: float) -> None:
-    """Raises HttpFailure: a signature took long, and the reason for its request may be gone."""
+    """Raises HttpFailure: a signature took too long, so its request may be outdated."""
     if seconds() - started > limit:
         raise HttpFailure(
             "ConnectionFailed", f"nothing was sent: credentials took longer than {limit:g} s"
@@ -368,7 +368,7 @@ def _of_exception(error: requests.RequestException) -> HttpFailure:
 
 
 def etag_in(header: str | None) -> str:
-    """An etag without its quotes. Raises HttpFailure: without one it is no answer of a store."""
+    """An etag without its quotes. Raises HttpFailure: an answer without one is not a store's."""
     etag = (header or "").strip('"')
     if not etag:
         raise HttpFailure("NoAnswer", "the answer has no ETag")
@@ -376,7 +376,7 @@ def etag_in(header: str | None) -> str:
 
 
 def time_in(header: str | None, where: str) -> datetime:
-    """The time that a header of an answer says, UTC. Raises StorageError."""
+    """The time in a header of an answer, UTC. Raises StorageError."""
     try:
         found = parsedate_to_datetime(header or "")
     except ValueError:
@@ -395,7 +395,7 @@ class Part(NamedTuple):
 
 
 def _joined(batch: Iterable[Request]) -> tuple[str, bytes]:
-    """Content type and body of a batch, whose requests are named by their numbers."""
+    """Content type and body of a batch, whose requests have numbers as ids."""
     boundary = f"batch_{uuid.uuid4()}"
     lines: list[str] = []
     for number, request in enumerate(batch):
@@ -411,7 +411,7 @@ def _joined(batch: Iterable[Request]) -> tuple[str, bytes]:
 
 
 def _parts(content_type: str, body: bytes) -> Mapping[int | None, Part]:
-    """The parts of an answer by the number of their request; None for one without a number."""
+    """The parts of an answer by the number of their request; None for a part without a number."""
     answer = message_from_bytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body)
     if answer.get_content_type() != "multipart/mixed" or not answer.is_multipart():
         raise HttpFailure("NoAnswer", f"a batch was answered with {content_type!r}")

@@ -1,8 +1,9 @@
-"""Local files as an object store: a crash or another process never leaves anything half done.
+"""Local files as an object store: a crash or another process never leaves a partial write.
 
-A key is a path below the root, see ``local_root``. A write goes to a hidden file beside its target,
-is synced, and takes its place by a rename or a hard link; directories are synced, too. Everything
-that replaces or removes a file holds an exclusive ``flock`` on its directory for that moment.
+A key is a path below the root, see ``local_root``. A write goes to a hidden file in the same
+directory, is synced, and gets its name by a rename or a hard link; directories are synced, too.
+Each operation that replaces or removes a file holds an exclusive ``flock`` on its directory for
+that moment.
 """
 
 from __future__ import annotations
@@ -60,15 +61,15 @@ from lakegc_assets.storage.values import (
 )
 
 _BATCH_ROWS: Final = 10_000
-# How often a put starts again because a concurrent delete removed its empty directory.
+# The most attempts of a put whose empty directory a concurrent delete removes.
 _PUT_TRIES: Final = 1000
 
 
 class LocalStore(LocalTrash):
-    """The files below a directory, which need not exist until something is written.
+    """The files below a directory, which need not exist until the first write.
 
-    Symbolic links below it are neither followed nor listed. ``put_if_match`` is refused where a
-    file system cannot lock directories, as NFS.
+    Symbolic links below it are neither followed nor listed. ``put_if_match`` is refused if the file
+    system cannot lock directories, as on NFS.
     """
 
     watches_deadlines = True
@@ -78,7 +79,7 @@ class LocalStore(LocalTrash):
         return self._url
 
     def path_of(self, key: str) -> Path:
-        """The file of a key, for who reads it by other means."""
+        """The file of a key, for callers that read it by other means."""
         return self._root.path / key
 
     def __repr__(self) -> str:
@@ -150,12 +151,12 @@ class LocalStore(LocalTrash):
         since: datetime | None = None,
         trash: str | None = None,
     ) -> Sequence[DeleteOutcome]:
-        """See ``ObjectStore``. Directories that become empty go, too, but never the root.
+        """See ``ObjectStore``. Directories that become empty are removed, too, but never the root.
 
-        There is no store to keep a deadline: this process checks it before it removes a file, and
-        removes that file late if it is suspended in between.
+        No store keeps the deadline: this process checks it before it removes a file. If the process
+        is suspended between the two, it removes that file late.
 
-        Writers that hold no lock on the directory, as lakeFS's own, can come between the look at a
+        A writer without a lock on the directory, such as lakeFS, can write between the check of a
         file's etag and its removal, which follows at once.
         """
         deadline = None if expires_s is None else Deadline.after(expires_s, since)
@@ -166,7 +167,7 @@ class LocalStore(LocalTrash):
 
     @contextmanager
     def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
-        """See ``ObjectStore``. A file that changes while it is read is found out at its end."""
+        """See ``ObjectStore``. If a file changes during the read, its end raises an error."""
         with self.opened(key, etag) as original:
 
             def pieces() -> Iterator[bytes]:
@@ -187,7 +188,7 @@ class LocalStore(LocalTrash):
     def copy_from(
         self, source: ObjectStore, source_key: str, key: str, asked: CopyRequest
     ) -> Copied | None:
-        """See ``ObjectStore``. The copy is a file of its own, whatever becomes of the other one."""
+        """See ``ObjectStore``. The copy is independent of later changes to the source."""
         if not isinstance(source, LocalStore):
             return None
         with source.opened(source_key, asked.etag) as original:
@@ -201,14 +202,14 @@ class LocalStore(LocalTrash):
 
     @contextmanager
     def opened(self, key: str, etag: str | None) -> Iterator[Original]:
-        """Open an object that must have an etag, or whatever is there."""
+        """Open an object that must have an etag, or any object at the key."""
         with self._root.open(key) as file:
             original = Original(file, etag or etag_of(os.fstat(file.fileno())), self._root.at(key))
             original.require()
             yield original
 
     def _new(self, key: str) -> Callable[[int, str, str], None]:
-        """The function that publishes a write under a name that nothing has."""
+        """The function that publishes a write under a name that no file has."""
 
         def publish(directory: int, temporary: str, name: str) -> None:
             try:
@@ -219,7 +220,7 @@ class LocalStore(LocalTrash):
         return publish
 
     def server_time(self) -> datetime:
-        """See ``ObjectStore``: the clock that the file system stamps files with."""
+        """See ``ObjectStore``: the clock by which the file system stamps files."""
         name = self._root.path / temporary_name()
         with self._root.errors(str(name)):
             try:
@@ -242,7 +243,7 @@ class LocalStore(LocalTrash):
         *,
         lock_required: bool = False,
     ) -> str:
-        """Write a hidden file and publish it under its name, all or nothing. Returns the etag."""
+        """Write a hidden file and publish it under its name, or nothing. Returns the etag."""
         *parents, name = self._root.segments(key)
         for _ in range(_PUT_TRIES):
             with ExitStack() as stack, self._root.errors(key):
@@ -253,13 +254,13 @@ class LocalStore(LocalTrash):
                     descriptor = os.open(temporary, flags, 0o666, dir_fd=directory)
                 except FileNotFoundError:
                     continue
-                # From here on the hidden file keeps deletes from removing the directory.
+                # From here on the hidden file keeps a delete from removing the directory.
                 stack.callback(remove_if_there, directory, temporary)
                 with os.fdopen(descriptor, "wb") as file:
                     fill(file)
                     file.flush()
                     make_unique(descriptor)
-                    # Behind that, which takes the owner of a file.
+                    # After ``make_unique``, which only the owner of a file may call.
                     share(directory, descriptor)
                     flush(descriptor)
                     etag = etag_of(os.fstat(descriptor))

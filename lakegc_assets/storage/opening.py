@@ -11,14 +11,14 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.local import LocalStore
 
-#: How the name of each directory bucket of S3 ends, and of no other bucket.
+#: End of the name of every S3 directory bucket, and of no other bucket.
 _DIRECTORY_BUCKET: Final = "--x-s3"
 
 
 def open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
     """The store at the URL of a bucket, container or directory, or of a prefix in one.
 
-    Cheap: clients and connections are made when they are used, once for a process and its settings.
+    Cheap: clients and connections are made at first use, once for a process and its settings.
     Raises ConfigurationError: the URL cannot be opened, or a setting is missing.
     """
     config = config or StoreConfig()
@@ -27,7 +27,7 @@ def open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
         return opened
     config = config.at(url)
     namespace = StorageNamespace.parse(url)
-    # Loading what each store needs takes longer than most work on local files.
+    # The imports of each store take longer than most work on local files.
     if namespace.scheme == "s3":
         if namespace.authority.endswith(_DIRECTORY_BUCKET):
             raise ConfigurationError(

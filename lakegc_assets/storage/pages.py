@@ -1,4 +1,4 @@
-"""Pages of listings of all stores: their form, the checks of it, and byte order."""
+"""Pages of the listings of all stores: their form, their checks, and byte order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.values import LISTING_SCHEMA, KeyRange, ObjectInfo, Prefixes
 
-#: Stores that compare names as UTF-16 have what lies beyond 16 bits before these.
+#: First of the last 16-bit characters: stores that compare UTF-16 sort larger characters before it.
 _LAST_16_BITS: Final = "\ue000"
 _UNORDERED: Final = r"[\x{E000}-\x{10FFFF}]"
 _ZERO: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -25,10 +25,10 @@ _ZERO: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True)
 class Page:
-    """One page of a listing, with full keys, and the token of the next one, None at the end.
+    """One page of a listing, with full keys, and the token of the next page, None at the end.
 
-    Objects (``LISTING_SCHEMA``) are in strictly ascending order. Common prefixes are there where a
-    delimiter was asked for.
+    Objects (``LISTING_SCHEMA``) are in strictly ascending order. Common prefixes are present if a
+    delimiter was requested.
     """
 
     objects: pa.RecordBatch
@@ -39,10 +39,10 @@ class Page:
 def follow(
     ask: Callable[[str | None], Page], prefix: str, where: str, *, one_level: bool = False
 ) -> Iterator[Page]:
-    """The pages of a listing of a full prefix, by ``ask``, which takes a token, at first None.
+    """The pages of a listing of a full prefix, by ``ask``, which takes a continuation token.
 
-    With ``one_level`` the delimiter ``/`` is asked for. Raises StorageError: a page holds what was
-    not asked for, or a token comes again.
+    The first token is None. ``one_level`` requests the delimiter ``/``. Raises StorageError: a page
+    has keys that were not requested, or a token is repeated.
     """
     token, seen = None, set[str]()
     while True:
@@ -82,10 +82,10 @@ def objects_of(
     times: pa.Array,
     etags: Sequence[Any] | pa.Array,
 ) -> pa.RecordBatch:
-    """The objects of a page (``LISTING_SCHEMA``), by sizes and etags as the store wrote them.
+    """The objects of a page (``LISTING_SCHEMA``), from sizes and etags as the store wrote them.
 
-    Raises ValueError or TypeError: something of an object is left out, or nonsense. A time of zero
-    is what servers say that do not know it: as an age it would be the greatest.
+    Raises ValueError or TypeError: a field of an object is missing or invalid. A server that does
+    not know a time gives zero, which as an age would be the greatest.
     """
     columns = [
         pa.array(keys, pa.string()),
@@ -109,14 +109,14 @@ def objects_of(
 def read_range(
     batches: Iterable[pa.RecordBatch], wanted: KeyRange, where: str, last: str = ""
 ) -> Iterator[pa.RecordBatch]:
-    """The objects of a range, out of a list. Raises StorageError: it is not in byte order."""
+    """Select the objects of a range from a list. Raises StorageError: it is not in byte order."""
     for batch in batches:
         keys = batch["key"]
         if len(keys) and keys[0].as_py() == last == wanted.start_after:
-            # Some servers begin at the key behind which they are to begin.
+            # Some servers begin at the key after which they should begin.
             keys = keys[1:]
         last = check_order(keys, last, where)
-        # What lies between two keys of a range is in it, too.
+        # If the first and last key are in the range, so are all keys between them.
         whole = len(batch) and batch["key"][0].as_py() in wanted and last in wanted
         found = batch if whole else inside(batch, wanted)
         if found.num_rows:
@@ -133,7 +133,7 @@ def read_level(
 ) -> Prefixes:
     """Prefixes and objects in pages of a listing with a delimiter; see ``list_prefixes``.
 
-    ``in_order`` puts keys into byte order. Raises StorageError: the store has another order.
+    ``in_order`` sorts keys into byte order. Raises StorageError: the store has another order.
     """
     found = Prefixes([], [])
 
@@ -155,7 +155,7 @@ def read_level(
 
 
 def check_order(keys: pa.Array, last: str, where: str) -> str:
-    """The last of the keys. Raises StorageError: they are not strictly ascending after ``last``."""
+    """Return the last key. Raises StorageError: the keys do not strictly ascend after ``last``."""
     if not len(keys):
         return last
     ascending = pc.all(pc.less(keys[:-1], keys[1:])).as_py() is not False
@@ -168,10 +168,10 @@ def check_order(keys: pa.Array, last: str, where: str) -> str:
 
 
 def in_byte_order(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Put keys that come in the order of their UTF-16 into that of their UTF-8.
+    """Sort keys in the order of their UTF-16 into the order of their UTF-8.
 
-    The two differ only between keys that are equal up to a character from U+E000 on. Such keys come
-    in one run, in either order: it is held in memory and sorted.
+    The two orders differ only between keys that are equal up to a character from U+E000 on. In
+    either order these keys form one run, which is held in memory and sorted.
     """
     parent: str | None = None
     held: list[pa.RecordBatch] = []
@@ -207,12 +207,12 @@ def _parent(key: str) -> str | None:
 
 
 def all_sorted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Put keys into byte order that come in any order."""
+    """Sort keys into byte order from any order."""
     yield from _sorted([batch for batch in batches if batch.num_rows])
 
 
 def without_cut_prefixes(pages: Iterable[Page]) -> Iterator[Page]:
-    """The pages of a store that gives a common prefix again where the end of a page cut it."""
+    """Remove the prefixes that a store repeats after a page that ended within a prefix."""
     last: str | None = None
     for page in pages:
         prefixes = page.prefixes
@@ -228,7 +228,7 @@ def _sorted(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def inside(objects: pa.RecordBatch, wanted: KeyRange) -> pa.RecordBatch:
-    """The objects of a batch that are in a range."""
+    """Return the objects of a batch that are in a range."""
     keys = objects["key"]
     mask = pc.starts_with(keys, wanted.prefix)
     if wanted.start_after is not None:
@@ -239,7 +239,7 @@ def inside(objects: pa.RecordBatch, wanted: KeyRange) -> pa.RecordBatch:
 
 
 def relative(page: Page, prefix: str) -> Page:
-    """The page with keys relative to a store, without the marker of its own directory."""
+    """Make the keys of a page relative to a store; omit the marker of the store's own directory."""
     keys = pc.utf8_slice_codeunits(page.objects["key"], len(prefix))
     objects = page.objects.set_column(0, LISTING_SCHEMA.field("key"), keys)
     prefixes = [name[len(prefix) :] for name in page.prefixes]
@@ -250,6 +250,6 @@ def shared_prefix(wanted: KeyRange) -> str:
     """The longest prefix that all keys of a range must have."""
     if wanted.start_after is None or wanted.end_before is None:
         return wanted.prefix
-    # Keys are compared by their characters, too.
+    # Keys are compared by characters, not by path components.
     shared = commonprefix((wanted.start_after, wanted.end_before))  # noqa: RUF071
     return shared if shared.startswith(wanted.prefix) else wanted.prefix

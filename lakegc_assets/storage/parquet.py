@@ -1,4 +1,4 @@
-"""The rows of one Parquet file as bytes, and back: all that a stage writes for itself goes here."""
+"""Encode and decode the rows of one Parquet file; every file that a stage writes is made here."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-#: Types that mostly do not compress, as hashes and sizes.
+#: Types that mostly do not compress, such as hashes and sizes.
 _NUMBERS: Final = frozenset({pa.int32(), pa.int64(), pa.uint64(), pa.bool_()})
-#: Rows of a column by which is seen whether its values repeat.
+#: Rows of a column that show whether its values repeat.
 _SEEN: Final = 1000
-#: Bytes from which threads earn what it takes to hand columns to them.
+#: Bytes from which threads save more time than their start costs.
 _WORTH_THREADS: Final = 1 << 20
 
 
 def encode(rows: pa.Table, compression: str = "zstd", *, plain: bool = False) -> bytes:
-    """The bytes of a Parquet file, whose pages have checksums.
+    """Encode rows as a Parquet file whose pages have checksums.
 
-    ``plain`` writes numbers as they are, for columns that do not compress.
+    ``plain`` writes numbers uncompressed, for columns that do not compress.
     """
-    # A dictionary of addresses, hashes or etags takes most of the time, and is given up.
+    # A dictionary of addresses, hashes or etags would take most of the time, and be dropped.
     repeated = [name for name in rows.column_names if _repeats(rows[name])]
     options: dict[str, Any] = {"compression": compression, "use_dictionary": repeated}
     if plain:
@@ -38,7 +38,7 @@ def encode(rows: pa.Table, compression: str = "zstd", *, plain: bool = False) ->
 
 
 def _repeats(column: pa.ChunkedArray) -> bool:
-    """True if values of a column repeat, by its first ones."""
+    """Return whether the first values of a column repeat."""
     if pa.types.is_dictionary(column.type) or pa.types.is_nested(column.type):
         return True
     some = column.slice(0, _SEEN)
@@ -46,24 +46,24 @@ def _repeats(column: pa.ChunkedArray) -> bool:
 
 
 def encode_values(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> bytes:
-    """The bytes of a Parquet file with a few rows of plain values, in the order of the columns."""
+    """Encode a few rows of plain values, in the order of the columns, as a Parquet file."""
     columns = [pa.array([row[n] for row in rows], kind) for n, kind in enumerate(schema.types)]
     return encode(pa.Table.from_arrays(columns, schema=schema), "snappy")
 
 
 def decode_values(data: bytes, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """The few rows of a Parquet file as plain values. Raises as ``decode``."""
+    """Decode the few rows of a Parquet file as plain values. Raises as ``decode``."""
     rows: list[dict[str, Any]] = decode(data, columns).to_pylist()
     return rows
 
 
 def decode(data: bytes, columns: Sequence[str] | None = None, *, verify: bool = False) -> pa.Table:
-    """The rows of a Parquet file; ``columns`` are the names of those that are read, None for all.
+    """Decode the rows of a Parquet file; ``columns`` names the columns to read, None for all.
 
-    ``verify`` compares the checksums of pages and the number of rows, for files of which no
-    manifest has a digest. Raises ArrowException, OSError and ValueError: it is damaged.
+    ``verify`` checks page checksums and the number of rows, for files without a digest in a
+    manifest. Raises ArrowException, OSError and ValueError: it is damaged.
     """
-    # Of a small file ``read_table``, which plans a scan of a dataset, takes several times as long.
+    # ``read_table`` plans a scan of a dataset, which takes several times as long for a small file.
     file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=verify)
     names = file.schema_arrow.names if columns is None else list(columns)
     if any(file.schema_arrow.get_field_index(name) < 0 for name in names):

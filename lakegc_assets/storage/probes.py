@@ -1,7 +1,7 @@
-"""Probes that a store does what its settings promise, each made with objects of our own.
+"""Probes of a store's promises, made with objects of our own.
 
-Whether deleted objects come back, late deletes are refused, and deletes on a condition are spared:
-only a try shows that these credentials and this server have it so.
+The promises: deleted objects can be restored, late deletes are refused, and a conditional delete
+spares a changed object. Only a test shows that they hold for these credentials and this server.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.storage.values import DeleteOutcome, Lost, Recovery, UndeleteOutcome
 
 _SILENT: Final = {StoreThrottledError, StoreUnavailableError}
-#: How long before, and after, the end of a signature a store is tried, in seconds. A store whose
-#: servers' clocks differ by more among each other keeps no deadlines.
+#: Seconds between a probe and the end of its signature, before or after. A store whose servers'
+#: clocks differ by more than this keeps no deadlines.
 _MARGIN_S: Final = 30.0
 
-#: ``bulk``: calls with many keys honour it; ``single``: only those with one; ``none``: it is
-#: ignored, so what was rewritten must be found by a listing.
+#: ``bulk``: calls with many keys honour the condition; ``single``: only calls with one key do;
+#: ``none``: it is ignored, so a listing must find the rewritten objects.
 Condition = Literal["bulk", "single", "none"]
 
 
 def probe_conditions(store: ObjectStore, folder: str) -> Condition:
-    """Find out which deletes of a store, whose lease is held, honour an etag that a key must have.
+    """Find out which deletes of a store honour an etag condition; the caller holds its lease.
 
-    All below ``folder`` is removed, also of killed probes. Raises StorageError: no answer.
+    Everything below ``folder`` is removed, also from killed probes. Raises StorageError: no answer.
     """
     _remove_probes(store, folder)
     own = f"{folder}{secrets.token_hex(8)}/"
@@ -47,7 +47,7 @@ def probe_conditions(store: ObjectStore, folder: str) -> Condition:
 
 
 def _honours(store: ObjectStore, key: str, *, singly: bool) -> bool:
-    """Return whether one call spares an object with another etag, and deletes one with this."""
+    """Return whether a call spares an object with another etag, and deletes one with this etag."""
     changed, same = f"{key}-changed", f"{key}-same"
     etags = {changed: store.put(changed, b"first"), same: store.put(same, b"stays")}
     store.put(changed, b"second")
@@ -72,10 +72,10 @@ def _remove_probes(store: ObjectStore, folder: str) -> None:
 
 
 def probe_deadlines(store: ObjectStore, folder: str, *, conditional: bool = False) -> bool:
-    """Find out whether a store refuses deletes that are late, and takes those that are not.
+    """Find out whether a store refuses late deletes, and accepts deletes in time.
 
-    Objects of our own below ``folder`` are gone afterwards. ``conditional`` deletes name an etag,
-    which some stores refuse, or sign badly. Raises StorageError: no answer.
+    Our own objects below ``folder`` are gone afterwards. ``conditional`` deletes name an etag,
+    which some stores refuse, or sign wrongly. Raises StorageError: no answer.
     """
     if not store.delete_deadlines():
         return False
@@ -90,7 +90,7 @@ def probe_deadlines(store: ObjectStore, folder: str, *, conditional: bool = Fals
 
 
 def _is_kept_by(store: ObjectStore, keys: list[str], *, conditional: bool, singly: bool) -> bool:
-    """True if objects survive a delete that is late, and do not survive one in time."""
+    """Return whether objects survive a late delete, and do not survive a delete in time."""
 
     def delete(expires_s: float) -> Sequence[DeleteOutcome]:
         outcomes = store.delete_many(
@@ -121,12 +121,12 @@ def _require_answer(store: ObjectStore, outcome: DeleteOutcome, what: str) -> No
 
 
 def probe_recovery(store: ObjectStore, folder: str, trash: str | None) -> Recovery:
-    """Find out what of deleted objects can be had back: delete one of our own, and bring it back.
+    """Find out whether deleted objects can be restored: delete an object of our own and restore it.
 
-    Versioned stores keep some bytes of that object below ``folder`` for each probe. ``trash`` is as
-    deletes will have it. Returns ``nothing`` where the object did not come back, whatever the
-    settings say, and ``unknown`` where the store did not answer. Raises StorageError: nothing can
-    be written.
+    Versioned stores retain some bytes of that object below ``folder`` for each probe. ``trash`` is
+    the prefix that the deletes will use. Returns ``nothing`` if the object was not restored,
+    whatever the settings say, and ``unknown`` if the store did not answer. Raises StorageError:
+    nothing can be written.
     """
     settings = store.recovery()
     if settings.kind == "nothing":

@@ -1,4 +1,4 @@
-"""Removes objects whose outcomes nobody records: an error names one that could not be removed."""
+"""Remove objects without a ledger: an error names an object that could not be removed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from lakegc_assets.storage.values import require_removed
 
 #: Advice where a prune could not remove an object.
 PRUNE_AGAIN: Final = "Let the credentials delete there, then prune again"
-#: For how long what was required counts, in seconds, where objects go one by one.
+#: Seconds for which one ``require`` counts, where objects are removed one by one.
 _LIFETIME_S: Final = 60.0
 
 
 def remove_objects(
     store: ObjectStore, keys: Iterable[str], require: Callable[[], object] = lambda: None
 ) -> None:
-    """Delete objects that a prune is to remove. Raises StorageError: one could not be removed.
+    """Delete the objects of a prune. Raises StorageError: an object could not be removed.
 
-    ``require`` raises if it must not; of files it is called again where they take long, or this
-    process was suspended in the middle.
+    ``require`` raises if the delete is not allowed. For files it is called again if the deletes
+    take long, or if this process was suspended meanwhile.
     """
     ends: dict[str, Any] = {"expires_s": _LIFETIME_S} if store.watches_deadlines else {}
     left = list(keys)
@@ -41,9 +41,9 @@ def remove_listed(
     chosen: Callable[[str], bool] = lambda _: True,
     require: Callable[[], object] = lambda: None,
 ) -> None:
-    """Delete the chosen objects below a prefix, with ``require`` as ``remove_objects`` has it.
+    """Delete the chosen objects below a prefix, with ``require`` as in ``remove_objects``.
 
-    They are listed until nothing is found: a list may end early. Raises StorageError.
+    Lists again until nothing is found, because a list may end early. Raises StorageError.
     """
     found = True
     while found:

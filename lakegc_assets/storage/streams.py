@@ -1,4 +1,4 @@
-"""Contents in pieces: counted, cut into parts, and read on where an answer breaks off."""
+"""Contents in pieces: counted, cut into parts, and continued if an answer breaks off."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.http import HttpFailure
 
-#: Bytes that are read at once.
+#: Bytes per read.
 PIECE: Final = 2**20
-#: Bytes of an object that are sent at once, the least that S3 takes as a part. A few such parts are
-#: all that is held of an object.
+#: Bytes of one request that sends a part of an object, the minimum that S3 accepts for a part.
+#: Memory holds only a few such parts of an object.
 PART: Final = 5 * 2**20
 
 
 class Pieces(Iterator[bytes]):
-    """A content in pieces, with what the store named of the whole (``ObjectStore.checksums``)."""
+    """A content in pieces, with the checksums that the store named (``ObjectStore.checksums``)."""
 
     def __init__(self, pieces: Iterable[bytes], checksums: Mapping[str, str] | None = None) -> None:
         self._pieces = iter(pieces)
@@ -41,9 +41,9 @@ class Pieces(Iterator[bytes]):
 
 @dataclass
 class Opened:
-    """A store's answer to a read, from some offset on; ``close`` gives the connection back.
+    """A store's answer to a read from some offset on; ``close`` returns the connection.
 
-    Pieces raise HttpFailure where they break off. All else is of the whole object.
+    Pieces raise HttpFailure if they break off. The other fields describe the whole object.
     """
 
     pieces: Iterator[bytes]
@@ -53,16 +53,16 @@ class Opened:
     checksums: Mapping[str, str] = field(default_factory=dict)
 
 
-#: Reads an object from an offset on if it has an etag; raises HttpFailure.
+#: Open an object at an offset if it has an etag; raises HttpFailure.
 Open = Callable[[int, str | None], Opened]
 
 
 @contextmanager
 def reading(opened_at: Open, etag: str | None, tries: int, where: str) -> Iterator[Pieces]:
-    """Read a whole object; where an answer breaks off, what is missing is asked for.
+    """Read a whole object; if an answer breaks off, request the missing rest.
 
-    It must have the etag, or that which it has at first; else it raises ChangedError. After so many
-    ``tries`` in a row without a piece the read fails.
+    The object must keep the given etag, or its first one; otherwise it raises ChangedError. The
+    read fails after ``tries`` attempts in a row without a piece.
     """
 
     def opened(offset: int, etag: str | None) -> Opened:
@@ -81,7 +81,7 @@ def reading(opened_at: Open, etag: str | None, tries: int, where: str) -> Iterat
 
 
 def _pieces(answer: Opened, opened: Open, tries: int, where: str) -> Iterator[bytes]:
-    """The pieces of an answer, and of those behind it where it breaks off; see ``reading``."""
+    """The pieces of an answer, and of the next answers if it breaks off; see ``reading``."""
     size, etag, done, failed = answer.size, answer.etag, 0, 0
     if size is None:
         raise StorageError(f"{where}: the answer does not have its length")
@@ -114,7 +114,7 @@ def _explained(failure: HttpFailure, where: str) -> LakegcError:
 def counted(
     pieces: Iterable[bytes], size: int, where: str, other_size: type[StorageError] = StorageError
 ) -> Iterator[bytes]:
-    """Pass pieces on, and raise as soon as their size is seen to be another."""
+    """Pass pieces on, and raise as soon as their size differs from the expected size."""
     done = 0
     for piece in pieces:
         done += len(piece)
@@ -127,7 +127,7 @@ def counted(
 
 
 def whole(pieces: Iterable[bytes], size: int, where: str) -> bytes:
-    """All pieces in one. Raises StorageError where they have not this size."""
+    """Join all pieces. Raises StorageError: they have another size."""
     return b"".join(counted(pieces, size, where))
 
 
@@ -147,24 +147,24 @@ def in_parts(pieces: Iterable[bytes], part: int) -> Iterator[bytes]:
 
 
 def part_size(size: int, least: int, most_parts: int) -> int:
-    """Bytes of each part of an upload: few enough parts for the store, in whole MiB if larger."""
+    """Bytes of each part of an upload, in whole MiB if larger: at most as many parts as allowed."""
     if least * most_parts >= size:
         return least
     return -(-size // most_parts // 2**20) * 2**20
 
 
 def md5_of(data: bytes) -> bytes:
-    """The digest that stores name, which protects from accidents only."""
+    """The MD5 that stores use; it protects from accidents only."""
     return hashlib.md5(data, usedforsecurity=False).digest()
 
 
 def base64_of(digest: bytes) -> str:
-    """A digest as stores read and write it."""
+    """A digest in base64, as stores read and write it."""
     return base64.b64encode(digest).decode()
 
 
 def checksums_in(encoded: Mapping[str, object]) -> dict[str, str]:
-    """The checksums, by name, that an answer has in base64, in lower hex."""
+    """Convert the base64 checksums in an answer, by name, to lower hex."""
     named = {}
     for name, text in encoded.items():
         with suppress(binascii.Error):

@@ -1,8 +1,9 @@
-"""The trash of local stores: deleted files, moved aside on their file system until it is pruned.
+"""The trash of local stores: deleted files, moved aside on their file system until a prune.
 
-``TRASH`` holds one folder for each sweep, named after when that began; below it each file keeps its
-key. A move is one rename, so a file is at its key or in the trash whatever happens. It comes back
-by a hard link, which never replaces anything: what this user may not link is not moved.
+``TRASH`` holds one folder for each sweep, named after the sweep's start; below it each file keeps
+its key. A move is one rename, so a file is always either at its key or in the trash. A restore
+makes a hard link, which never replaces a file. A file that this user may not link is therefore not
+moved.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from lakegc_assets.storage.files import (
 from lakegc_assets.storage.removal import remove_objects
 from lakegc_assets.storage.values import Lost, Recovery, Retained, UndeleteOutcome
 
-#: How often a file is put back again.
+#: The most attempts to restore a file.
 _TRIES: Final = 1000
 #: Key prefix of all trash, below the storage namespace.
 TRASH: Final = "_lakefs/retention/gc/lakegc/trash/"
@@ -46,16 +47,16 @@ _HOUR: Final = timedelta(hours=1)
 
 
 def trash_folder(sweep: str, now: datetime, stays: timedelta = timedelta(0)) -> str:
-    """The key prefix of what a sweep deletes that began ``now``, by the store's clock.
+    """The key prefix for the deletes of a sweep that began ``now``, by the store's clock.
 
-    It promises to keep that for so long (``stays``), whoever prunes with another setting.
+    It promises to keep them for ``stays``, also from a prune with another setting.
     """
     hours = -(-stays // _HOUR)
     return f"{TRASH}{now.astimezone(timezone.utc).strftime(_STAMP)}-{hours}h-{sweep}/"
 
 
 def old_trash(store: ObjectStore, older_than: timedelta, now: datetime) -> list[str]:
-    """The folders of sweeps that began so long before ``now``, and promised to keep no longer."""
+    """The folders of sweeps from ``older_than`` before ``now`` that need not be kept longer."""
     folders = []
     for folder in store.list_prefixes(TRASH).prefixes:
         named = _FOLDER.fullmatch(folder)
@@ -73,9 +74,9 @@ def remove_trash(
     stays: Callable[[pa.Array], pa.Array],
     require: Callable[[], None],
 ) -> int:
-    """Remove a folder of the trash, but where ``stays`` is True of an address. Returns how many.
+    """Remove a folder of the trash, except addresses for which ``stays`` is True; return the count.
 
-    ``require`` raises where nothing may be removed; see ``remove_objects``.
+    ``require`` raises if nothing may be removed; see ``remove_objects``.
     """
     removed = 0
     for batch in store.list(folder):
@@ -92,7 +93,7 @@ def addresses_in(batch: pa.RecordBatch, folder: str) -> pa.Array:
 
 
 class LocalTrash(ObjectStore):
-    """The files below a directory, with the trash among them."""
+    """The files below a directory, including the trash."""
 
     def __init__(self, root: Path, url: str) -> None:
         self._root = LocalRoot(root, url)
@@ -103,7 +104,7 @@ class LocalTrash(ObjectStore):
         return Recovery("trash", None, f"{notice} they are pruned")
 
     def retained(self, prefix: str = "") -> Retained:
-        """See ``ObjectStore``: what was moved into the trash from below the prefix."""
+        """See ``ObjectStore``: the files that were moved into the trash from below the prefix."""
         folders = self.list_prefixes(TRASH).prefixes
         pages = (page for folder in folders for page in self.list(f"{folder}{prefix}"))
         return Retained.counting(
@@ -111,11 +112,11 @@ class LocalTrash(ObjectStore):
         )
 
     def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
-        """Give files their names back, and their etags."""
+        """Restore the names and etags of files."""
         return [self.undelete_file(one, dry_run=dry_run) for one in objects]
 
     def undelete_file(self, lost: Lost, *, dry_run: bool) -> UndeleteOutcome:
-        """Bring one file back from the trash. See ``ObjectStore.undelete_many``."""
+        """Restore one file from the trash. See ``ObjectStore.undelete_many``."""
         try:
             with self._root.errors(lost.key):
                 return self._one_back(lost, dry_run=dry_run)
@@ -123,11 +124,11 @@ class LocalTrash(ObjectStore):
             return UndeleteOutcome(lost.key, "failed", code_of(error), str(error))
 
     def take(self, directory: int, name: str, trash_key: str) -> None:
-        """Move a file of a locked directory into the trash; with any error it stays where it is."""
+        """Move a file of a locked directory into the trash; after any error it stays at its key."""
         for _ in range(_TRIES):
             os.lstat(name, dir_fd=directory)
             try:
-                # A prune may remove directories of the trash that are empty.
+                # A prune may remove empty directories of the trash.
                 with suppress(FileNotFoundError):
                     self._move(directory, name, trash_key)
                     return
@@ -158,7 +159,7 @@ class LocalTrash(ObjectStore):
             rename(name, target, src_dir_fd=directory, dst_dir_fd=folder)
 
     def _require_linkable(self, directory: int, name: str, folder: int) -> None:
-        """Refuse a file of another user that could not be given back: not everybody may link it.
+        """Refuse a file of another user that this user may not link, so could not restore.
 
         A process that is killed here leaves a hidden second name of the file in the trash.
         """
@@ -174,9 +175,9 @@ class LocalTrash(ObjectStore):
         unlink(trial, dir_fd=folder)
 
     def _one_back(self, lost: Lost, *, dry_run: bool) -> UndeleteOutcome:
-        """Put a file back where nothing is, or look if it could be. Raises StorageError."""
+        """Restore a file at a free key, or check if it could be restored. Raises StorageError."""
         for _ in range(_TRIES):
-            # Directories that a concurrent delete has emptied are removed, and so is old trash.
+            # Concurrent calls remove directories that a delete has emptied, and old trash.
             with suppress(FileNotFoundError):
                 found, why = self._found(lost)
                 if found is not None and not dry_run:
@@ -189,7 +190,7 @@ class LocalTrash(ObjectStore):
         raise StorageError(f"{self._url}: the directory of {lost.key!r} is deleted all the time")
 
     def _found(self, lost: Lost) -> tuple[str | None, str]:
-        """The trash key of an object; or None, and why."""
+        """The trash key of an object; or None, and the reason."""
         why = "it is not in the trash: it was pruned, or never moved there"
         moved: list[str] = []
         for trash_key in self._places(lost):
@@ -201,11 +202,11 @@ class LocalTrash(ObjectStore):
             why = f"{trash_key!r} has the etag {found}, {lost.etag} was expected"
             if may_be_moved(lost.etag, found):
                 moved.append(trash_key)
-        # The namespace was moved to another disk, trash and all: files got other inodes.
+        # The namespace was moved to another disk with its trash, so files have other inodes.
         return (moved[0], "") if len(moved) == 1 else (None, why)
 
     def _places(self, lost: Lost) -> list[str]:
-        """The trash keys under which an object may be, the most probable ones first."""
+        """The trash keys that may hold an object, the most probable ones first."""
         known = [lost.version] if lost.version and lost.version.endswith(f"/{lost.key}") else []
         folders: list[str] = []
         with ExitStack() as stack, suppress(FileNotFoundError):
@@ -245,7 +246,7 @@ class LocalTrash(ObjectStore):
                 if stat.S_ISDIR(present.st_mode):
                     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
                 outcome = UndeleteOutcome(key, "already_there")
-                # A call that was killed may have left the second name of what it put back.
+                # A killed call may have left the second name of a file that it restored.
                 if present.st_ino != os.lstat(trash_name, dir_fd=folders[-1]).st_ino:
                     return outcome
             unlink(trash_name, dir_fd=folders[-1])
@@ -254,5 +255,5 @@ class LocalTrash(ObjectStore):
 
 
 def code_of(error: StorageError) -> str:
-    """The code of an error that no service has named."""
+    """The code of an error for which no service gave a code."""
     return type(error).__name__.removesuffix("Error")

@@ -22,14 +22,14 @@ LISTING_SCHEMA: Final = pa.schema(
     ]
 )
 
-#: States of the space of a deleted object; ``HELD`` is followed by its end.
+#: States of the space of a deleted object; the end of the retention follows ``HELD``.
 FREED: Final = "space freed"
 HELD: Final = "space held"
-#: Of a local file: it is gone from its name, and not from others.
+#: State of a deleted local file that still has other names (hard links).
 HELD_BY_LINKS: Final = f"{HELD}, the file has another hard link"
 PERHAPS_HELD: Final = "space perhaps held"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-#: Rules may say more days than the calendar has.
+#: Rules may name more days than the calendar has.
 _MOST_DAYS: Final = 36_500
 
 
@@ -37,8 +37,8 @@ _MOST_DAYS: Final = 36_500
 class ObjectInfo:
     """One object of a store, with its size in bytes; its key is relative to the store's URL.
 
-    Times are UTC, to the microsecond where the store knows it so well. The etag has no quotes; it
-    changes whenever the content does, and need not be an MD5.
+    Times are UTC, to the microsecond if the store knows it. The etag has no quotes; it changes
+    whenever the content does, and need not be an MD5.
     """
 
     key: str
@@ -56,18 +56,18 @@ class Prefixes(NamedTuple):
 
 @dataclass(frozen=True)
 class DeleteOutcome:
-    """The outcome of one key that was to be deleted, by the store's own answer.
+    """The outcome of one key of a delete, by the store's own answer.
 
     Attributes:
-        outcome: ``already_missing`` only where the store says so: S3 answers ``deleted`` for keys
-            that did not exist, too. ``spared`` where another object than the expected one is there.
-            ``locked`` where a lock, a hold or a retention policy keeps the object.
+        outcome: ``already_missing`` only if the store says so: S3 answers ``deleted`` for keys that
+            did not exist, too. ``spared`` if another object than the expected one is there.
+            ``locked`` if a lock, a hold or a retention policy keeps the object.
         error_code: the store's when failed or locked; or ``InvalidKey`` (not sent), ``NotSent`` (an
             earlier call failed as a whole), ``Expired`` (it came too late), or ``NoAnswer``,
             ``Timeout``, ``ConnectionFailed`` (it is not known whether the object still exists).
-        detail: the store's message, for people; of what was deleted, what became of its space where
-            the store knows it better than by its settings.
-        version: names what the store kept of it, for ``undelete_many``; None where it named none.
+        detail: the store's message, for people; for a deleted object, the state of its space if the
+            store knows it better than by its settings.
+        version: name of the retained object, for ``undelete_many``; None if the store named none.
     """
 
     key: str
@@ -78,12 +78,12 @@ class DeleteOutcome:
 
     @property
     def refused(self) -> bool:
-        """True if the store did not delete what it was asked to delete."""
+        """True if the store refused the delete."""
         return self.outcome in {"locked", "failed"}
 
 
 def require_removed(outcomes: Iterable[DeleteOutcome], where: str, advice: str) -> None:
-    """Raises StorageError: a store, named by ``where``, did not delete what it was to delete."""
+    """Raises StorageError: a store, named by ``where``, did not delete the object."""
     if failed := [one for one in outcomes if one.refused]:
         first = failed[0]
         raise StorageError(
@@ -93,9 +93,9 @@ def require_removed(outcomes: Iterable[DeleteOutcome], where: str, advice: str) 
 
 
 class Recovery(NamedTuple):
-    """The protection of deleted objects by a store, as far as its settings say.
+    """The protection of deleted objects by a store, according to its settings.
 
-    ``days`` is None where no end is known. The notice is a sentence for people.
+    ``days`` is None if no end is known. The notice is a sentence for people.
     """
 
     kind: Literal["versions", "soft_delete", "trash", "nothing", "unknown"]
@@ -104,18 +104,18 @@ class Recovery(NamedTuple):
 
     @classmethod
     def unknown(cls, where: str, why: object, advice: str = "") -> Recovery:
-        """The protection of which nothing could be found out."""
+        """A protection of which nothing is known."""
         notice = f"{where}: whether deleted objects are kept could not be found out ({why}){advice}"
         return cls("unknown", None, notice)
 
 
 class DataProtection(NamedTuple):
-    """The use of space by deleted objects of a store, and what it does not delete.
+    """The use of space by deleted objects of a store, and the objects that it does not delete.
 
     Attributes:
-        held: whether the space of a deleted object stays in use; None where nobody can tell.
-        days: for how many days after the delete; None where no end is known.
-        locked_days: for how many days after it was written the store holds each object in any case.
+        held: whether the space of a deleted object stays in use; None if nobody can tell.
+        days: days after the delete until it is free; None if no end is known.
+        locked_days: days after the write for which the store holds each object in any case.
         at_least: whether it may be longer: by locks of single objects, or by rules for a part.
         notice: in a sentence, for people.
     """
@@ -129,7 +129,7 @@ class DataProtection(NamedTuple):
     @classmethod
     def of(cls, recovery: Recovery) -> DataProtection:
         """The use of space that follows from the recovery settings of a store."""
-        # Of what a trash holds each delete reports where it is.
+        # With a trash, each delete reports the place of its object.
         held = None if recovery.kind == "unknown" else recovery.kind not in {"nothing", "trash"}
         return cls(held, recovery.days, 0, recovery.kind == "versions", recovery.notice)
 
@@ -140,14 +140,14 @@ class DataProtection(NamedTuple):
         return self._replace(at_least=True, notice="; ".join([self.notice, *locks]))
 
     def space_of(self, version: str | None, written: datetime, deleted: datetime) -> str:
-        """The use of the space of a deleted object, by the version that the delete reported.
+        """The state of a deleted object's space, by the version that the delete reported.
 
-        ``FREED``, ``PERHAPS_HELD``, or ``HELD`` until when; times are UTC.
+        ``FREED``, ``PERHAPS_HELD``, or ``HELD`` with its end; times are UTC.
         """
         if self.held is not True and version in {None, "null"}:
             return FREED if self.held is False else PERHAPS_HELD
         if self.days is None:
-            # The end of a lock frees nothing without a rule that removes what was locked.
+            # The end of a lock frees nothing without a rule that removes the locked object.
             return f"{HELD}, until when is not known"
         lock, rule = (min(days, _MOST_DAYS) for days in (self.locked_days, self.days))
         until = max(written + timedelta(days=lock), deleted + timedelta(days=rule))
@@ -156,17 +156,17 @@ class DataProtection(NamedTuple):
         return f"{HELD} until {day}{' at least' if self.at_least else ''}"
 
 
-#: Of a store that holds nothing.
+#: The protection by a store that holds nothing.
 NO_PROTECTION: Final = DataProtection(
     held=False, days=None, locked_days=0, at_least=False, notice="the store holds nothing"
 )
 
 
 class Lost(NamedTuple):
-    """An object that was deleted and is to come back, as it was listed: only what has its etag.
+    """A deleted object to restore, as it was listed: only an object with its etag is restored.
 
-    ``version`` is what the delete reported; None where it must be searched for. Where it has a copy
-    elsewhere (``copied``), nothing brings it back that could not be read then (``ARCHIVED``).
+    ``version`` is the version that the delete reported; None to search for it. If the object has a
+    copy elsewhere (``copied``), it is not restored to a state that cannot be read (``ARCHIVED``).
     """
 
     key: str
@@ -176,17 +176,17 @@ class Lost(NamedTuple):
     copied: bool = False
 
 
-#: How the detail of an object begins that came back, and whose content cannot be read yet.
+#: Start of the detail of a restored object whose content cannot be read yet.
 ARCHIVED: Final = "it is in an archive"
 
 
 @dataclass(frozen=True)
 class UndeleteOutcome:
-    """The outcome of one object that was to come back, with the store's code when it failed.
+    """The outcome of one object to restore, with the store's code when it failed.
 
-    ``already_there``: an object is at the key, whatever it is: that is left alone. ``not_kept``:
-    the store has nothing of it (any more). What is ``restored`` has a detail only where it cannot
-    be read yet (``ARCHIVED``).
+    ``already_there``: some object is at the key and is not changed. ``not_kept``: the store does
+    not retain the object (any more). A ``restored`` object has a detail only if it cannot be read
+    yet (``ARCHIVED``).
     """
 
     key: str
@@ -198,8 +198,8 @@ class UndeleteOutcome:
 class MultipartUpload(NamedTuple):
     """An upload in parts that was begun, and neither completed nor aborted.
 
-    ``newest`` is when its last part was written, or when it was begun; times are UTC, and the size
-    is that of its parts, in bytes.
+    ``newest`` is the time of its last part, or of its begin; times are UTC. The size is the sum of
+    its parts, in bytes.
     """
 
     key: str
@@ -210,7 +210,7 @@ class MultipartUpload(NamedTuple):
 
 
 class UncommittedBlob(NamedTuple):
-    """A name for which a store holds blocks that nobody has committed, and their size in bytes."""
+    """A name with uncommitted blocks in a store, and their size in bytes."""
 
     key: str
     size: int
@@ -219,8 +219,9 @@ class UncommittedBlob(NamedTuple):
 class Retained(NamedTuple):
     """Number and size (in bytes) of deleted or replaced objects that a store still holds.
 
-    Delete ``markers`` hold no bytes. ``locked`` is how many a lock or a legal hold keeps, None
-    where nobody may read these, and ``locked_until`` when the last of these ends, UTC, if one does.
+    Delete ``markers`` hold no bytes. ``locked`` counts the objects that a lock or a legal hold
+    keeps, None if these cannot be read. ``locked_until`` is the end of the last lock, UTC, if it
+    has one.
     """
 
     objects: int = 0
@@ -244,10 +245,10 @@ class Retained(NamedTuple):
 
 @dataclass(frozen=True)
 class Copied:
-    """A copy that was verified, and its etag.
+    """A verified copy, and its etag.
 
-    ``verified_by`` is a checksum by its name (``md5 of parts`` where each part of an upload was
-    compared), or ``size`` where the two sides name none in common.
+    ``verified_by`` is the name of a checksum (``md5 of parts`` if each part of an upload was
+    compared), or ``size`` if the two sides have no checksum in common.
     """
 
     etag: str
@@ -255,7 +256,7 @@ class Copied:
 
 
 class CopyRequest(NamedTuple):
-    """A copy: of an object that has this size and etag, where nothing is or in place of what is."""
+    """A copy of an object with this size and etag, to a free key or in place of an object."""
 
     size: int
     etag: str
@@ -263,7 +264,7 @@ class CopyRequest(NamedTuple):
 
 
 class KeyRange(NamedTuple):
-    """The keys that a listing asks for; ``key in range`` decides."""
+    """The key range of a listing; ``key in range`` decides."""
 
     prefix: str = ""
     start_after: str | None = None
@@ -296,9 +297,9 @@ def infos_in(batch: pa.RecordBatch) -> Iterator[ObjectInfo]:
 
 
 def listed_values(rows: pa.Table | pa.RecordBatch) -> Iterator[tuple[str, int, datetime, str]]:
-    """Plain values of rows whose columns are those of ``LISTING_SCHEMA``, whatever their names."""
+    """Plain values of rows whose columns are those of ``LISTING_SCHEMA``, under any names."""
     keys, sizes, times, etags = rows.columns
-    # Arrow itself takes 5 ms for a thousand times in a zone.
+    # Arrow itself takes 5 ms to convert a thousand times with a time zone.
     moments = [_EPOCH + timedelta(microseconds=n) for n in times.cast(pa.int64()).to_pylist()]
     return zip(keys.to_pylist(), sizes.to_pylist(), moments, etags.to_pylist(), strict=True)
 

@@ -1,9 +1,9 @@
 """Signers of requests to Azure: by an account key, a SAS token, or a token of Microsoft Entra ID.
 
-A delete or a copy needs a shared access signature for one blob, which ends soon, by the key of an
-account or one that the service gives to an identity. ``generate_blob_sas`` of azure-storage-blob
-signs for the newest version of the service: older services, such as private clouds and emulators,
-refuse that by the key of an identity, and no delete would have a deadline there.
+A delete or a copy needs a shared access signature for one blob that ends soon, made with an account
+key or with a key that the service gives to an identity. ``generate_blob_sas`` of azure-storage-blob
+signs for the newest version of the service. Older services, such as private clouds and emulators,
+refuse such a signature by an identity's key, so no delete would have a deadline there.
 
 Format: https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key,
 https://learn.microsoft.com/rest/api/storageservices/create-service-sas and
@@ -39,7 +39,7 @@ from lakegc_assets.storage.http import HttpFailure, Request
 _SCOPE: Final = "https://storage.azure.com/.default"
 #: The header that proves to the service that a copy may read its source.
 _SOURCE: Final = "x-ms-copy-source-authorization"
-#: A renewed file is noticed after so many seconds.
+#: Seconds after which a credentials file is read again.
 REREAD_S: Final = 300.0
 _SIGNED_HEADERS: Final = (
     "Content-Encoding", "Content-Language", "Content-Length", "Content-MD5", "Content-Type", "Date",
@@ -48,10 +48,10 @@ _SIGNED_HEADERS: Final = (
 _FORMS: Final = (
     {"account_key"}, {"sas_token"}, {"tenant_id", "client_id", "client_secret"},
 )  # fmt: skip
-#: Of the service, in every request: old enough for private clouds and emulators.
+#: The service version in every request: old enough for private clouds and emulators.
 VERSION: Final = "2021-12-02"
 _LIFETIME: Final = timedelta(hours=1)
-#: The most by which the clocks of this machine and of the service may differ.
+#: The largest accepted difference between the clocks of this machine and of the service.
 _SKEW: Final = timedelta(minutes=5)
 DELEGATION_FIELDS: Final = {
     "skoid": "SignedOid", "sktid": "SignedTid", "skt": "SignedStart", "ske": "SignedExpiry",
@@ -62,19 +62,19 @@ DELEGATION_FIELDS: Final = {
 def write_azure_credentials_file(path: str | os.PathLike[str], **fields: str) -> None:
     """Write a file for ``AzureAccess.credentials_file``, readable by its owner only, atomically.
 
-    Writing it again renews the credentials of the stores that use it. The fields are
+    A second write renews the credentials of the stores that use the file. The fields are
     ``account_key``, or ``sas_token``, or ``tenant_id``, ``client_id`` and ``client_secret`` of a
-    service principal. Raises ConfigurationError: they are others, or one is empty.
+    service principal. Raises ConfigurationError: other fields, or an empty one.
     """
     _require_form(fields, "azure credentials")
     write_private_file(path, json.dumps(fields))
 
 
 class Signer(ABC):
-    """Signs a request; called for each try.
+    """A signer of requests; called for each attempt.
 
-    ``key`` is the account's, which can sign in its name; ``delegated`` is True if the service may
-    give an identity a key to sign with.
+    ``key`` is the account key, which can sign deadlines; ``delegated`` is True if the service may
+    give this identity a key to sign deadlines.
     """
 
     key: bytes | None = None
@@ -86,7 +86,7 @@ class Signer(ABC):
 
 
 def signers(access: AzureAccess, account: str) -> Callable[[], Signer]:
-    """The function that gives the signer of requests to an account. Raises ConfigurationError."""
+    """Return the function that gives the signer for an account. Raises ConfigurationError."""
     if access.credentials_file is not None:
         return _FileSigners(access.credentials_file, account)
     if key := os.environ.get("AZURE_STORAGE_KEY"):
@@ -141,7 +141,7 @@ class _SasSigner(Signer):
 
 
 class TokenSigner(Signer):
-    """azure-identity keeps a token, and renews it before it expires."""
+    """A signer by Entra ID: azure-identity keeps a token, and renews it before it expires."""
 
     delegated = True
 
@@ -163,7 +163,7 @@ class TokenSigner(Signer):
 
 
 class _FileSigners:
-    """The signers by what a private file holds, which is read again after a while."""
+    """The signers by the content of a private file, which is read again after a while."""
 
     def __init__(self, path: str, account: str) -> None:
         self._path = path
@@ -199,9 +199,9 @@ def _require_form(fields: Mapping[str, str], what: str) -> None:
 
 
 class Delegation(NamedTuple):
-    """A user delegation key, and when to ask for another one.
+    """A user delegation key, and the time to request the next one.
 
-    The fields name it, in the query of a signature and in the order in which they are signed.
+    The fields name the key, in the query of a signature and in the order in which they are signed.
     """
 
     key: bytes
@@ -216,7 +216,7 @@ def wanted(now: datetime) -> bytes:
 
 
 def read_delegation(body: bytes, now: datetime) -> Delegation:
-    """The key in an answer. Raises HttpFailure: there is none."""
+    """Read the key in an answer. Raises HttpFailure: there is none."""
     try:
         root = ET.fromstring(body)  # noqa: S314 - the answer of a store that we trust with the data
         found = {element.tag: element.text or "" for element in root}
@@ -235,13 +235,14 @@ def signature(
     *,
     allowed: Literal["d", "r"] = "d",
 ) -> str:
-    """The query that allows to delete (``d``) or read (``r``) a blob until a moment, to the second.
+    """The query that allows to delete (``d``) or read (``r``) a blob until a time, to the second.
 
     ``fields`` name the key of an identity; ``resource`` is ``/blob/ACCOUNT/CONTAINER/NAME``.
     """
     # A stored policy; or the fields of the key, another identity and a correlation id: all empty.
     key_fields = [""] if fields is None else [*fields.values(), *[""] * 3]
-    # Addresses and protocol before the version, snapshot, scope and headers after it: all allowed.
+    # Addresses and protocol are before the version; snapshot, scope and headers after it: all
+    # allowed.
     lines = [allowed, "", _written(ends), resource, *key_fields, "", "", VERSION, "b", *[""] * 7]
     digest = hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).digest()
     query = {

@@ -1,4 +1,4 @@
-"""One blob of Azure: properties, reads from any offset on, writes at once or in blocks, copies."""
+"""One blob of Azure: properties, reads from any offset, writes at once or in blocks, copies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from lakegc_assets.storage.streams import (
 from lakegc_assets.storage.values import Copied, CopyRequest
 
 _MOST_BLOCKS: Final = 50_000
-#: For how long a copy may take to begin to read its source.
+#: Time in which a copy may begin to read its source.
 _READABLE: Final = timedelta(hours=1)
 _PRECONDITION_FAILED: Final = 412
 _CONTENT: Final = "application/octet-stream"
@@ -46,7 +46,7 @@ _IF_ABSENT: Final = {"If-None-Match": "*"}
 
 @dataclass(frozen=True)
 class Blob(BucketObject):
-    """One blob of a container; ``name`` is whole."""
+    """One blob of a container; ``name`` is its full name."""
 
     service: AzureService
     container: str
@@ -75,7 +75,7 @@ class Blob(BucketObject):
             answer, size = self.service.opened(self.url(), condition, offset)
         except HttpFailure as failure:
             if failure.status == _PRECONDITION_FAILED:
-                # What is missing has no etag, either.
+                # A missing blob has no etag, so the condition fails.
                 self.service.send("HEAD", self.url())
             raise
         _require_blob(answer)
@@ -88,13 +88,13 @@ class Blob(BucketObject):
         headers = {"x-ms-blob-type": "BlockBlob", "Content-Type": _CONTENT, **_md5_header(data)}
         with explaining(self.where):
             answer = self._send(headers, data, _IF_ABSENT if if_absent else condition)
-            # Without versioning a blob that is written gets no version.
+            # Without versioning a written blob gets no version.
             self.service.versioned = "x-ms-version-id" in answer.headers
             self._compare_md5(answer, data)
             return etag_in(answer.headers.get("ETag"))
 
     def write(self, pieces: Iterable[bytes], size: int, *, if_absent: bool, sizes: Sizes) -> Copied:
-        """See ``BucketObject``. The service forgets blocks without a blob after a week."""
+        """See ``BucketObject``. The service drops blocks without a blob after a week."""
         if size <= sizes.part:
             put = writing_once()(self.put) if if_absent else self.put
             return Copied(put(whole(pieces, size, self.where), if_absent=if_absent), "md5")
@@ -109,14 +109,14 @@ class Blob(BucketObject):
                 answer = self._send(_md5_header(data), data, query=query)
             self._compare_md5(answer, data)
             ids.append(block)
-            # No part is held while the next one is made.
+            # No part stays in memory while the next one is made.
             del data
         etag = self._put_blocks(ids, digest.digest(), if_absent=if_absent)
         self.require_written(size, etag)
         return Copied(etag, "md5 of parts")
 
     def _put_blocks(self, ids: Sequence[str], md5: bytes | None, *, if_absent: bool) -> str:
-        """Give blocks the blob's name. Returns the etag."""
+        """Make a blob of its blocks. Returns the etag."""
         listed = "".join(f"<Latest>{name}</Latest>" for name in ids)
         body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{listed}</BlockList>'.encode()
         headers = {
@@ -138,14 +138,14 @@ class Blob(BucketObject):
         condition: Mapping[str, str] | None = None,
         query: Mapping[str, str] | None = None,
     ) -> requests.Response:
-        """Write; under a condition, it is sent once. Raises HttpFailure."""
+        """Write; a conditional write is sent once. Raises HttpFailure."""
         headers = {**headers, **(condition or {})}
         return self.service.send(
             "PUT", self.url(**query or {}), headers, body, repeatable=not condition
         )
 
     def copy(self, source: Blob, asked: CopyRequest, sizes: Sizes) -> Copied:
-        """See ``ObjectStore.copy_from``. The service compares with the source's MD5, if any."""
+        """See ``ObjectStore.copy_from``. The service compares the source's MD5, if it has one."""
         md5 = source.require_original(asked).checksums.get("md5")
         at_once = asked.size <= sizes.whole
         try:
@@ -159,7 +159,7 @@ class Blob(BucketObject):
             ) from error
         copied = self.require_written(asked.size, made).checksums
         verified_by = self.compare({} if md5 is None else {"md5": md5}, copied)
-        # In blocks it is only handed on.
+        # A copy in blocks passes the MD5 on without a check.
         return Copied(made, verified_by if at_once else "size")
 
     def _copy_whole(self, source: Blob, asked: CopyRequest, md5: str | None) -> str:
@@ -185,7 +185,7 @@ class Blob(BucketObject):
         return self._put_blocks(ids, digest, if_absent=asked.if_absent)
 
     def as_source(self, etag: str) -> dict[str, str]:
-        """Headers that let the service itself read it, if it has an etag."""
+        """Headers with which the service itself reads the blob, if it has an etag."""
         url, key = self.url(), self.service.signer.key
         if key is not None:
             resource = f"/blob/{self.service.account}/{self.container}/{self.name}"
@@ -204,19 +204,19 @@ class Blob(BucketObject):
 
 
 def _block_ids() -> Iterator[str]:
-    """Names of the blocks of one upload: no other upload to the blob has the same ones."""
+    """Names of the blocks of one upload, different from those of any other upload to the blob."""
     upload = secrets.token_hex(8)
     for number in range(_MOST_BLOCKS):
         yield base64_of(f"{upload}-{number:06}".encode())
 
 
 def _md5_header(data: bytes) -> dict[str, str]:
-    """The header by which the service refuses other bytes than these."""
+    """The header by which the service refuses a body with other bytes."""
     return {"Content-MD5": base64_of(md5_of(data))}
 
 
 def named_by(headers: Mapping[str, str]) -> dict[str, str]:
-    """The checksums of a whole blob that an answer names, in lower hex."""
+    """The checksums of a whole blob in an answer, in lower hex."""
     return checksums_in({"md5": headers.get("Content-MD5")})
 
 

@@ -44,7 +44,7 @@ from lakegc_assets.storage.http import (
 )
 from lakegc_assets.storage.pages import Page, objects_of
 
-#: The first one whose listings can start at a name.
+#: The first service version whose listings can start at a name.
 VERSION_OF_START_FROM: Final = "2026-02-06"
 
 _Read = TypeVar("_Read")
@@ -56,11 +56,11 @@ _CODE: Final = re.compile(r"<Code>([^<]*)")
 
 
 class AzureService(HttpClient):
-    """One account, whose URL has no slash at its end, and what its answers have shown.
+    """One account, whose URL has no slash at its end, and the properties that its answers showed.
 
-    ``starts_from_names`` is False once it has refused to start a listing at a name,
-    ``hierarchical`` None until a blob has shown whether it has a hierarchical namespace, and
-    ``versioned`` None until a write has shown whether versioning is on now.
+    ``starts_from_names`` is False once the account has refused to start a listing at a name.
+    ``hierarchical`` is None until a blob shows whether the account has a hierarchical namespace,
+    and ``versioned`` None until a write shows whether versioning is on now.
     """
 
     deleted = (202,)
@@ -80,7 +80,7 @@ class AzureService(HttpClient):
 
     @property
     def signer(self) -> Signer:
-        """By the credentials of the moment."""
+        """The signer by the current credentials."""
         return self._present()
 
     def _sign_now(self, request: Request) -> None:
@@ -94,7 +94,7 @@ class AzureService(HttpClient):
         return f"{url}?{urlencode(query, quote_via=quote)}" if query else url
 
     def signs_deadlines(self) -> bool:
-        """True if there is a key that can sign until a deadline; a SAS token has its own end."""
+        """True if a key can sign deadlines; a SAS token has its own end."""
         return self.signer.key is not None or self.signer.delegated
 
     def deleting(self, container: str, blob: str, deadline: Deadline) -> Sign:
@@ -105,7 +105,7 @@ class AzureService(HttpClient):
             )
 
         def sign(request: Request) -> None:
-            # What takes long here is over before the window is known.
+            # The slow request for a key comes first: the window of the signature starts after it.
             key, fields = self.signer.key, None
             if key is None:
                 key, fields, _ = self._delegated()
@@ -133,9 +133,9 @@ class AzureService(HttpClient):
         read: Callable[[ET.Element], _Read],
         **more: str,
     ) -> Iterator[_Read]:
-        """All pages of a listing that holds more than blobs, by ``read``, which raises ValueError.
+        """All pages, by ``read`` (raises ValueError), of a listing that holds more than blobs.
 
-        ``include`` is what is asked for, the most first, where the account does not know it;
+        ``include`` gives the values to try, the largest first, as the account may not know it;
         ``more`` is added to the query. Raises HttpFailure: a request was refused, or a page is
         damaged.
         """
@@ -150,7 +150,7 @@ class AzureService(HttpClient):
             try:
                 answer = self.send("GET", self.target(container, query=query))
             except HttpFailure as failure:
-                # Accounts with real directories have no versions, and take the word for an error.
+                # Accounts with real directories have no versions, and refuse the value as an error.
                 if failure.status != _BAD_REQUEST or query["include"] == include[-1]:
                     raise
                 query["include"] = next(which)
@@ -181,9 +181,9 @@ class AzureService(HttpClient):
 
 @once_per_process("AZURE_")
 def open_service(config: StoreConfig, host: str) -> AzureService:
-    """One as long as the Azure variables stay the same. Raises ConfigurationError.
+    """The service of an account, shared while the Azure variables do not change.
 
-    ``host``: ``ACCOUNT.DOMAIN``, as the authority of a namespace begins.
+    ``host``: ``ACCOUNT.DOMAIN``, the start of a namespace's authority. Raises ConfigurationError.
     """
     account, _, domain = host.partition(".")
     url = (config.azure.account_url or azure_service_url(host)).rstrip("/")
@@ -198,7 +198,7 @@ def open_service(config: StoreConfig, host: str) -> AzureService:
 
 
 def read_page(body: bytes, where: str) -> Page:
-    """Read a page of a listing. Raises StorageError: it is none, or contradicts itself."""
+    """Read a page of a listing. Raises StorageError: it is no page, or contradicts itself."""
     try:
         blobs, marker = _listing_in(body)
         rows = list(_objects_in(blobs))
@@ -213,7 +213,7 @@ def read_page(body: bytes, where: str) -> Page:
 def _listing_in(body: bytes) -> tuple[ET.Element, str | None]:
     """The blobs of a listing, and the marker of its next page.
 
-    Raises ValueError and ParseError: it is none, or is damaged.
+    Raises ValueError and ParseError: it is no listing, or is damaged.
     """
     root = ET.fromstring(body)  # noqa: S314 - expat refuses what would grow without bounds
     blobs, marker = root.find("Blobs"), root.find("NextMarker")
@@ -248,7 +248,7 @@ def name_of(item: ET.Element) -> str:
 
 
 def is_directory(blob: ET.Element, properties: ET.Element) -> bool:
-    """True if a listed blob is a directory, and no object."""
+    """True if a listed blob is a directory, and so no object."""
     if (properties.findtext("ResourceType") or "").lower() == "directory":
         return True
     metadata = blob.find("Metadata")
@@ -264,7 +264,7 @@ def _time(text: str) -> object:
 
 
 def soft_delete_days(body: bytes) -> int | None:
-    """The days for which deleted blobs stay, by the properties of a service. Raises ValueError."""
+    """The retention days of deleted blobs, by the properties of a service. Raises ValueError."""
     try:
         root = ET.fromstring(body)  # noqa: S314 - as above
     except ET.ParseError as error:

@@ -1,8 +1,9 @@
 """Azure Blob Storage and ADLS Gen2 as an object store, over its REST API.
 
-Keys that Azure reads as others or that its XML cannot carry are refused. Listings come in byte
-order: a flat account compares names as 16-bit characters (see ``pages.in_byte_order``); one with a
-hierarchical namespace is listed one directory after the other, each held in memory.
+A key is refused if Azure would read it as another key, or if its XML cannot carry it. Listings are
+in byte order: a flat account compares names as 16-bit characters (see ``pages.in_byte_order``). An
+account with a hierarchical namespace is listed directory by directory, and each directory is held
+in memory.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ from lakegc_assets.storage.values import LISTING_SCHEMA, Copied, CopyRequest, Ke
 _BAD_REQUEST: Final = 400
 _PAGE: Final = 5000
 _USUAL_PAGE: Final = 1000
-# What Azure reads as another key, or does not allow, or XML 1.0 cannot carry.
+# Characters that Azure reads as others, or does not allow, or XML 1.0 cannot carry.
 _NOT_ALLOWED: Final = re.compile(r"[\\\x00-\x08\x0b-\x1f\ufffe\uffff]")
-# Where accounts may disagree on the order of names: nothing from here on is used to skip keys.
+# Characters from which accounts may differ in the order of names, so no key after is skipped.
 _UNCERTAIN: Final = re.compile(r"[^0-9A-Za-z_/]")
 
 
@@ -70,7 +71,7 @@ class AzureStore(AzureVersions):
 
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
         pages = self._pages(KeyRange(prefix), one_level=True)
-        # Nobody says how an account sorts real directories and what is beside them.
+        # No document says how an account sorts real directories and the blobs next to them.
         in_order = all_sorted if self._is_hierarchical() else in_byte_order
         return read_level(pages, self._listing(prefix), max_objects, in_order)
 
@@ -105,7 +106,7 @@ class AzureStore(AzureVersions):
     def _delete(
         self, deadline: Deadline | None, keys: Sequence[str], etags: Mapping[str, str] | None
     ) -> Mapping[str, Answer]:
-        """Delete up to 256 keys in one call. Raises HttpFailure where it failed as a whole."""
+        """Delete up to 256 keys in one call. Raises HttpFailure: the call failed as a whole."""
         conditions = [{} if etags is None else {"If-Match": f'"{etags[key]}"'} for key in keys]
         if len(keys) == 1:
             sign = self._signer(keys[0], deadline)
@@ -132,7 +133,7 @@ class AzureStore(AzureVersions):
     def _is_hierarchical(self) -> bool:
         """True if the account has a hierarchical namespace, as the first blob here shows.
 
-        The service tells it of an account, too, but not to those who come with an identity.
+        The service also reports this of an account, but not to an identity.
         """
         service = self.service
         if service.hierarchical is None:
@@ -140,7 +141,7 @@ class AzureStore(AzureVersions):
                 pages = service.pages(
                     self._container, self.prefix, ["metadata"], _have_types, maxresults="1"
                 )
-                # Of an empty place nobody knows it, nor needs to.
+                # For an empty container the answer is unknown, and not needed.
                 service.hierarchical = next((found for found in pages if found is not None), None)
         return bool(service.hierarchical)
 
@@ -186,7 +187,7 @@ class AzureStore(AzureVersions):
             yield relative(page, self.prefix)
 
     def _page(self, query: Mapping[str, str], start: str | None) -> requests.Response:
-        """One page, from a name on where the service can start there."""
+        """Read one page, from a name on if the service can start there."""
         service = self.service
         if start is not None and service.starts_from_names:
             url = self._target({**query, "startFrom": start})
@@ -200,7 +201,7 @@ class AzureStore(AzureVersions):
 
 
 def _have_types(blobs: ET.Element) -> bool | None:
-    """True if blobs are listed as directories or files, False if not; None without a blob."""
+    """True if blobs are listed as directories or files, False if not; None without any blob."""
     types = [blob.findtext("Properties/ResourceType") for blob in blobs.iter("Blob")]
     return any(types) if types else None
 

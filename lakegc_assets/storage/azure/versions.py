@@ -1,10 +1,10 @@
-"""Versions, deleted and uncommitted blobs of an Azure account, which usual listings lack.
+"""Versions, deleted and uncommitted blobs of an Azure account, which usual listings omit.
 
-Where versioning is on, the newest version is copied to the blob's name if no blob has it. Where
-only soft delete is on, the blob is undeleted, which changes nothing about a blob that is there;
-with a hierarchical namespace by the id of its deletion, of which one path may have several.
-Azure drops uncommitted blocks a week after the last one was written, and reports no time of a
-block: so it is not known that such an upload has ended, and nothing here removes one.
+With versioning, the newest version is copied to the blob's name if no blob has it. With soft delete
+only, the blob is undeleted, which changes nothing about an existing blob. With a hierarchical
+namespace it is undeleted by the id of its deletion, of which one path may have several. Azure drops
+uncommitted blocks a week after the last one was written, and reports no time of a block. So it is
+not known whether such an upload has ended, and nothing here removes one.
 
 Format: https://learn.microsoft.com/rest/api/storageservices/list-blobs and
 https://learn.microsoft.com/rest/api/storageservices/get-block-list
@@ -45,9 +45,9 @@ from lakegc_assets.storage.values import (
     UndeleteOutcome,
 )
 
-#: The kinds of entries that a list of all that is kept asks for, the most first.
+#: Kinds of entries in a request for all retained blobs, the most complete request first.
 _ALL: Final = ("versions,deleted,immutabilitypolicy,legalhold", "versions,deleted", "deleted")
-#: Properties of a container about locks, and their meaning.
+#: Properties of a container about locks, and the meaning of each.
 _LOCKS: Final = {
     "x-ms-has-immutability-policy": "the container has an immutability policy: younger blobs "
     "cannot be deleted",
@@ -60,18 +60,18 @@ _COPY_POLL_S: Final = 0.5
 _OK: Final = 200
 _BAD_REQUEST: Final = 400
 _THREADS: Final = 8
-#: It is gone meanwhile, or no blob that is made of blocks.
+#: Statuses for a blob that is gone, or is not made of blocks.
 _NO_BLOCKS: Final = frozenset({404, 409})
 
 
 class Listed(NamedTuple):
-    """One thing that a listing names a blob by.
+    """One entry of a listing for a blob.
 
-    ``version`` is a time, so that later ones are greater, or empty where there are none.
-    ``current`` is what readers see, ``deleted`` what soft delete keeps, ``held`` what is under a
-    legal hold, and ``until`` when its immutability policy ends, UTC. ``deletion`` is the id of a
-    deletion, which only accounts with a hierarchical namespace have; what is ``archived`` cannot
-    be read.
+    ``version`` is a time, so later ones are greater; it is empty without versions. ``current`` is
+    the blob that readers see, ``deleted`` one that soft delete retains, ``held`` one under a legal
+    hold. ``until`` is the end of its immutability policy, UTC. ``deletion`` is the id of a
+    deletion, which only accounts with a hierarchical namespace have. An ``archived`` blob cannot be
+    read.
     """
 
     version: str
@@ -86,12 +86,12 @@ class Listed(NamedTuple):
 
 
 class AzureVersions(BucketStore[Blob]):
-    """A container, with what Azure keeps in it of deleted blobs."""
+    """A container, with the deleted blobs that Azure retains in it."""
 
     def __init__(self, namespace: StorageNamespace, config: StoreConfig) -> None:
         super().__init__(namespace, config)
         self._host, _, self._container = namespace.authority.partition("/")
-        # Each answer about a blob says which of the two is missing.
+        # Each answer about a blob tells which of the two is missing.
         self.bucket_seen = True
 
     @property
@@ -124,7 +124,7 @@ class AzureVersions(BucketStore[Blob]):
         elif not dry_run:
             source = f"{quote(self.prefix + lost.key)}?deletionid={found.deletion}"
             headers = {"x-ms-undelete-source": source} if found.deletion else {}
-            # All else that writes is answered with other codes.
+            # Any other write is answered with other codes.
             self.service.send("PUT", f"{url}?comp=undelete", headers, also_good=(_OK,))
         return UndeleteOutcome(lost.key, "restored", None, archived or None)
 
@@ -137,26 +137,27 @@ class AzureVersions(BucketStore[Blob]):
             answer = self.service.send("HEAD", url)
         if status != "success":
             if status in {"failed", "aborted"} and (etag := answer.headers.get("ETag")):
-                # It has left an empty blob, which would keep the name from another try.
+                # The failed copy left an empty blob, which would block the name for another
+                # attempt.
                 with suppress(HttpFailure):
                     self.service.send("DELETE", url, {"If-Match": etag})
             raise HttpFailure("NoAnswer", f"the copy of a version ended as {status!r}")
 
     def _listed(self, name: str) -> list[Listed]:
-        """All that a blob's whole name stands for."""
+        """All entries of exactly one blob's name."""
         try:
             return self._named(name, _ALL[1:2])
         except HttpFailure as failure:
             if failure.status != _BAD_REQUEST:
                 raise
-        # Accounts with real directories have no versions, and a list of their own of what they keep
-        # of deleted paths.
+        # Accounts with real directories have no versions, and list retained deleted paths
+        # separately.
         return self._named(name, ["deleted", "metadata"]) or self._named(
             name, ["metadata"], showonly="deleted"
         )
 
     def _named(self, name: str, include: Sequence[str], **more: str) -> list[Listed]:
-        """The entries of a listing about a blob; it comes before the names that start with it."""
+        """The entries of a listing for a blob; they come before names that start with its name."""
         found: list[Listed] = []
         for page in self.service.pages(self._container, name, include, _read_versions, **more):
             found += [one for listed, one in page if listed == name]
@@ -165,7 +166,7 @@ class AzureVersions(BucketStore[Blob]):
         return found
 
     def retained(self, prefix: str = "") -> Retained:
-        """See ``ObjectStore``: versions that are not the latest, and what soft delete has."""
+        """See ``ObjectStore``: versions that are not the latest, and soft-deleted blobs."""
         below = self.prefix + prefix
         with explaining(f"{self._url}: listing versions"):
             pages = self.service.pages(self._container, below, _ALL, _read_versions)
@@ -177,10 +178,10 @@ class AzureVersions(BucketStore[Blob]):
         return self._settings()[0]
 
     def _settings(self) -> tuple[Recovery, bool]:
-        """The recovery, and whether blobs may have versions although it does not rely on any.
+        """The recovery, and whether blobs may have versions although the recovery uses none.
 
-        No request tells whether versioning is on. Blobs that were written before it was have no
-        version, and become one when they are deleted; those that have one keep it when it is off.
+        No request tells whether versioning is on. A blob from before versioning has no version, and
+        becomes one when it is deleted. A blob with a version keeps it when versioning is off.
         """
         where, service = self._url, self.service
         try:
@@ -229,14 +230,14 @@ class AzureVersions(BucketStore[Blob]):
         try:
             listed = self.service.send("GET", self._target(query)).content
         except HttpFailure as failure:
-            # Accounts with real directories have none, and take the question for an error.
+            # Accounts with real directories have no versions, and refuse the question as an error.
             if failure.status != _BAD_REQUEST:
                 raise
             return False
         return b"<VersionId>" in listed
 
     def uncommitted_blobs(self) -> Sequence[UncommittedBlob]:
-        # Empty blobs that are committed are in the list, too, which does not distinguish them.
+        # The list also has empty committed blobs, and does not distinguish them.
         include = ["metadata,uncommittedblobs"]
         with (
             explaining(f"{self._url}: listing uncommitted blobs"),
@@ -271,7 +272,7 @@ class AzureVersions(BucketStore[Blob]):
 
 
 def _read_versions(blobs: ET.Element) -> list[tuple[str, Listed]]:
-    """Names, and what is kept of each."""
+    """Read names, and the retained entries of each."""
     found = [blob for blob in blobs.iter("Blob") if blob.find("Snapshot") is None]
     return [(name_of(one), _read(one)) for one in found]
 
@@ -297,9 +298,9 @@ def _read(blob: ET.Element) -> Listed:
 
 
 def _newest(listed: Sequence[Listed], lost: Lost) -> Listed | None:
-    """The newest version; without any, what soft delete keeps of the blob itself.
+    """The newest version; without versions, the soft-deleted blob itself.
 
-    Of deletions that each have an id it is the one of what was lost, if there is any.
+    Among deletions with ids, prefer the deletion of the lost object, if there is one.
     """
     versions = [one for one in listed if one.version and not one.deleted]
     if versions:

@@ -1,4 +1,4 @@
-"""One object of GCS: metadata, reads from any offset on, writes at once or in chunks, copies."""
+"""One object of GCS: metadata, reads from any offset, writes at once or in chunks, copies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SO_FAR: Final = re.compile(r"bytes=0-(\d+)")
 
 @dataclass(frozen=True)
 class GcsObject(BucketObject):
-    """One object of a bucket, whose generation is its etag here; ``name`` is whole."""
+    """One object of a bucket, whose generation is its etag here; ``name`` is its full name."""
 
     service: GcsService
     bucket: str
@@ -72,7 +72,7 @@ class GcsObject(BucketObject):
         return self.read(self.service.send("GET", self.url(fields=_FIELDS)).content)
 
     def read(self, body: bytes) -> ObjectState:
-        """Its metadata in an answer. Raises StorageError: the answer is about another object."""
+        """Read its metadata in an answer. Raises StorageError: it is about another object."""
         info, found = read_object(body, self.where)
         if info.key != self.name:
             raise StorageError(f"{self.where}: the answer names {info.key!r}")
@@ -86,7 +86,8 @@ class GcsObject(BucketObject):
         except HttpFailure as failure:
             unclear = failure.kind is not ObjectNotFoundError
             if failure.status == _NOT_FOUND and unclear:
-                # Downloads are refused in plain text, as a proxy refuses.
+                # Downloads are refused in plain text, as by a proxy; metadata give the service's
+                # own answer.
                 self.fetch_state()
             raise
         generation = answer.headers.get("X-Goog-Generation", "")
@@ -145,7 +146,7 @@ class GcsObject(BucketObject):
         with explaining(self.where):
             answer = self.service.send("POST", url, {"X-Upload-Content-Type": _MIME})
         session = _Session(self, answer.headers.get("Location", ""))
-        # Requests to it carry credentials.
+        # Requests to this URL carry credentials.
         if not session.url.startswith(f"{self.service.url}/"):
             raise StorageError(f"{self.where}: the store sends the upload to {session.url!r}")
         try:
@@ -157,13 +158,13 @@ class GcsObject(BucketObject):
 
 @dataclass(frozen=True)
 class _Session:
-    """An upload in chunks, whose URL proves who sends to it."""
+    """An upload in chunks, whose URL proves the identity of the sender."""
 
     target: GcsObject
     url: str
 
     def put(self, data: bytes, first: int, size: int, *, if_absent: bool) -> bytes:
-        """Send the bytes from ``first`` on, again what was not kept. Returns the last answer."""
+        """Send the bytes from ``first`` on, and resend those not kept. Returns the last answer."""
         end, at, failed = first + len(data), first, 0
         while True:
             span = f"bytes {at}-{end - 1}/{size}"
@@ -199,13 +200,13 @@ class _Session:
             self.url,
             {"Content-Range": span},
             data,
-            # To ask what was kept changes nothing.
+            # A request for the kept size changes nothing.
             repeatable=not data,
             also_good=(*_DONE, _INCOMPLETE),
         )
 
     def end(self) -> None:
-        """Let the service forget it."""
+        """Make the service drop the upload."""
         with suppress(HttpFailure):
             self.target.service.send("DELETE", self.url, also_good=(499,))
 
@@ -215,7 +216,7 @@ def copy(source: GcsObject, target: GcsObject, asked: CopyRequest) -> Copied:
     original = source.require_original(asked)
     query = {"ifSourceGenerationMatch": asked.etag}
     if asked.if_absent:
-        # Compatible servers ignore the condition without a word.
+        # Compatible servers ignore the condition silently.
         target.require_absent()
         query |= _IF_ABSENT
     try:
@@ -262,7 +263,7 @@ def rewrite(
 
 
 def _if_match(etag: str | None) -> dict[str, str]:
-    """The condition that an object has an etag. Raises HttpFailure: none can have this one."""
+    """The condition that an object has an etag. Raises HttpFailure: no object can have this one."""
     if etag is not None and not is_generation(etag):
         message = f"no object can have the etag {etag!r}: generations are numbers"
         raise HttpFailure("conditionNotMet", message)
@@ -270,5 +271,5 @@ def _if_match(etag: str | None) -> dict[str, str]:
 
 
 def is_generation(etag: str) -> bool:
-    """True if a condition can name it: GCS may ignore other texts, and takes 0 for no object."""
+    """True if a condition can name it: GCS may ignore other texts, and 0 means no object."""
     return etag.isascii() and etag.isdecimal() and etag != "0"

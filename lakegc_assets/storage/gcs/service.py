@@ -1,4 +1,4 @@
-"""The JSON API of Google Cloud Storage: credentials, connections, and its answers, or refusals."""
+"""The JSON API of Google Cloud Storage: credentials, connections, and answers or refusals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from lakegc_assets.storage.values import ObjectInfo
 
 _ENDPOINT: Final = "https://storage.googleapis.com"
 _SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
-# As the XML API answers.
+# The code in an error of the XML API.
 _CODE_IN_XML: Final = re.compile(r"<Error><Code>([^<]*)")
 _TOLD_IN_XML: Final = re.compile(r"<(?:Message|Details)>([^<]*)")
 _ALGORITHM: Final = "GOOG4-RSA-SHA256"
@@ -52,7 +52,7 @@ class GcsService(HttpClient):
         self.key = key
 
     def failure(self, status: int, headers: Mapping[str, str] | Message, text: str) -> HttpFailure:
-        """See ``HttpClient``. Without the service's JSON a 404 does not say what is missing."""
+        """See ``HttpClient``. A 404 without the service's JSON does not tell what is missing."""
         del headers
         code, message = "", text[:200] or f"HTTP {status}"
         if named := _CODE_IN_XML.search(text):
@@ -66,15 +66,15 @@ class GcsService(HttpClient):
             if error_class(code) is StorageError:
                 code = {404: "notFound", 412: "conditionNotMet"}.get(status, code)
         except (ValueError, LookupError, TypeError, AttributeError):
-            # A 404 that is not the store's own does not say that an object is missing.
+            # A 404 that is not the store's own does not prove that an object is missing.
             pass
         return HttpFailure(usual_code(code, str(status), message), message, status)
 
     def until(self, deadline: Deadline) -> Sign:
-        """Sign requests of the XML API, without a query, until then. Raises ConfigurationError.
+        """Sign XML API requests without a query until a deadline. Raises ConfigurationError.
 
         ``generate_signed_url`` of google-cloud-storage counts the end of a signature from the clock
-        of this machine, and cannot sign for a moment in the past, by which a store is tried.
+        of this machine, and cannot sign for a time in the past, which a probe of a store needs.
 
         Format: https://cloud.google.com/storage/docs/authentication/canonical-requests
         """
@@ -92,7 +92,7 @@ class GcsService(HttpClient):
             names = ";".join(sorted(headers))
             scope = f"{begin:%Y%m%d}/auto/storage/goog4_request"
             written = f"{begin:%Y%m%dT%H%M%SZ}"
-            # In the order of their names, which is signed.
+            # The signature covers the parameters in the order of their names.
             query = urlencode(
                 {
                     "X-Goog-Algorithm": _ALGORITHM,
@@ -116,14 +116,14 @@ class GcsService(HttpClient):
 
 @once_per_process("GOOGLE_", "GCLOUD_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST")
 def open_service(config: StoreConfig) -> GcsService:
-    """One as long as Google's variables stay the same. Raises ConfigurationError."""
+    """The service, shared while Google's variables do not change. Raises ConfigurationError."""
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
     if emulator and "://" not in emulator:
         emulator = f"http://{emulator}"
     url = (config.gcs.endpoint or emulator or _ENDPOINT).rstrip("/")
     anonymous = url.startswith("http://") or (emulator is not None and config.gcs.endpoint is None)
     if anonymous:
-        # Emulators ask for no credentials, and none are ever sent without TLS.
+        # Emulators ask for no credentials, and credentials are never sent without TLS.
         return GcsService(config, lambda _request: None, url, None)
     credentials = credentials_of(config.gcs.credentials_file)
     key = credentials if isinstance(credentials, Credentials) else None
@@ -131,7 +131,7 @@ def open_service(config: StoreConfig) -> GcsService:
 
 
 def credentials_of(file: str | None) -> Any:  # noqa: ANN401 - google-auth's, untyped
-    """The credentials in a file, or those of the application. Raises ConfigurationError."""
+    """The credentials in a file, or the application default ones. Raises ConfigurationError."""
     try:
         if file is None:
             return default_credentials(scopes=[_SCOPE])[0]
@@ -143,12 +143,12 @@ def credentials_of(file: str | None) -> Any:  # noqa: ANN401 - google-auth's, un
 
 
 def signer_of(credentials: Any) -> Sign:  # noqa: ANN401 - as above
-    """Sign requests by credentials, which are renewed in time."""
+    """Return a signer by credentials, which are renewed in time."""
     renewal = google.auth.transport.requests.Request()
 
     def sign(request: Request) -> None:
         try:
-            # It asks for a new token when the last one is about to expire.
+            # The call requests a new token when the last one is about to expire.
             credentials.before_request(renewal, request.method, request.url, request.headers)
         except TransportError as error:
             raise HttpFailure("ConnectionFailed", f"no token came: {error}") from error
@@ -159,7 +159,7 @@ def signer_of(credentials: Any) -> Sign:  # noqa: ANN401 - as above
 
 
 def read_page(body: bytes, where: str) -> Page:
-    """Read a page of a listing. Raises StorageError: it is none, or contradicts itself."""
+    """Read a page of a listing. Raises StorageError: it is no page, or contradicts itself."""
     try:
         page: Any = json.loads(body)
         token = next_page_token(page)
@@ -170,8 +170,8 @@ def read_page(body: bytes, where: str) -> Page:
 
 
 def next_page_token(page: Any) -> str | None:  # noqa: ANN401 - any JSON
-    """The token of the page behind one of a listing. Raises ValueError and others: it is none."""
-    # An empty listing is nothing but its kind: anything else is somebody else's answer.
+    """The token of the next page of a listing. Raises ValueError and others: it is no page."""
+    # An empty listing has only its kind; anything else is the answer of another server.
     if page["kind"] != "storage#objects":
         raise ValueError(f"its kind is {page['kind']!r}")
     token = page.get("nextPageToken")
@@ -181,7 +181,7 @@ def next_page_token(page: Any) -> str | None:  # noqa: ANN401 - any JSON
 
 
 def read_object(body: bytes, where: str) -> tuple[ObjectInfo, Mapping[str, Any]]:
-    """One object with its full key, and all that an answer says of it. Raises StorageError."""
+    """One object with its full key, and all metadata in an answer. Raises StorageError."""
     try:
         found = json.loads(body)
         (row,) = _objects([found]).to_pylist()

@@ -1,10 +1,10 @@
 """Google Cloud Storage as an object store, over its JSON API; unfinished uploads by its XML API.
 
-An object's generation is its etag here: it changes with each write, GCS takes it as a condition for
-puts and deletes alike, and it names a deleted object for good: with versioning it is copied to its
-name again, with soft delete it is restored, both if no object has the name now. Uploads of the XML
-API keep their parts until somebody ends them; resumable uploads, of the JSON API, end by themselves
-after a week.
+An object's generation is its etag here: it changes with each write, and GCS takes it as a condition
+for puts and deletes alike. It names a deleted object for good. With versioning the generation is
+copied to its name again, with soft delete it is restored, both if no object has the name now.
+Uploads of the XML API keep their parts until a client ends them. Resumable uploads, of the JSON
+API, end by themselves after a week.
 
 Format: https://cloud.google.com/storage/docs/json_api/v1,
 https://cloud.google.com/storage/docs/json_api/v1/objects/restore and
@@ -46,7 +46,7 @@ from lakegc_assets.storage.values import (
     UndeleteOutcome,
 )
 
-# What a bound may hold, and an object's name may not: the listing is asked for less than the bound.
+# A character that a bound may hold, but an object's name may not: a request cuts the bound.
 _LAST: Final = "\U0010ffff"
 _ODD: Final = re.compile(rf"[\x00-\x1f{_LAST}]")
 _FIELDS: Final = "name,size,updated,generation"
@@ -59,7 +59,7 @@ _SETTINGS: Final = (
 _ENDED: Final = {"versions": "timeDeleted", "softDeleted": "softDeleteTime"}
 #: The fields of an object about its locks.
 _LOCKS: Final = ("temporaryHold", "eventBasedHold", "retentionExpirationTime", "retention")
-#: The list that has elements of a tag, and where what a request has to go on with stands in it.
+#: The list that holds elements of a tag, and the fields of its continuation tokens.
 _LISTS: Final = {
     "Upload": (
         "ListMultipartUploadsResult",
@@ -70,11 +70,11 @@ _LISTS: Final = {
 
 
 class GcsStore(UploadingStore[GcsObject]):
-    """The objects of a bucket below a prefix, and what Google keeps in it of deleted ones."""
+    """The objects of a bucket below a prefix, and the deleted ones that Google retains in it."""
 
     keys_per_delete = 100
     names_missing_buckets = False
-    # A listing begins at a bound that GCS can take, which is not always the one that is wanted.
+    # A listing begins at a bound that GCS can take, which may be before the wanted one.
     starts_after = False
 
     @property
@@ -83,7 +83,7 @@ class GcsStore(UploadingStore[GcsObject]):
         return open_service(self.config)
 
     def _object(self, full_key: str, where: str, config: StoreConfig) -> GcsObject:
-        """See ``BucketStore``. The service itself cuts what takes long into several requests."""
+        """See ``BucketStore``. The service itself splits a long copy into several requests."""
         return GcsObject(self.service, self.bucket, full_key, where, config.max_attempts)
 
     @property
@@ -107,7 +107,7 @@ class GcsStore(UploadingStore[GcsObject]):
     def _deletes(
         self, deadline: Deadline | None, etags: Mapping[str, str] | None, *, singly: bool
     ) -> Bulk:
-        """With a deadline there is one request for each key: batches cannot be signed for one."""
+        """Delete keys; with a deadline one per request, as batches cannot be signed for one."""
         sign = None if deadline is None else self.service.until(deadline)
 
         def problem(key: str) -> str | None:
@@ -124,7 +124,7 @@ class GcsStore(UploadingStore[GcsObject]):
         )  # fmt: skip
 
     def _delete(self, keys: Sequence[str], etags: Mapping[str, str] | None) -> Mapping[str, Answer]:
-        """Delete up to 100 keys in one call. Raises HttpFailure where it failed as a whole.
+        """Delete up to 100 keys in one call. Raises HttpFailure: the call failed as a whole.
 
         Format: https://cloud.google.com/storage/docs/batch
         """
@@ -144,7 +144,7 @@ class GcsStore(UploadingStore[GcsObject]):
     def _delete_until(
         self, sign: Sign, keys: Sequence[str], etags: Mapping[str, str] | None
     ) -> Mapping[str, Answer]:
-        """Delete one object, unless it is too late. Raises HttpFailure."""
+        """Delete one object, unless the deadline is over. Raises HttpFailure."""
         (key,) = keys
         headers = {} if etags is None else {"x-goog-if-generation-match": etags[key]}
         url = self._xml_url(self.prefix + key)
@@ -152,7 +152,7 @@ class GcsStore(UploadingStore[GcsObject]):
 
     def _delete_one(self, url: str, **more: Any) -> None:  # noqa: ANN401 - send's
         answer = self.service.send("DELETE", url, **more)
-        # GCS has nothing to say of a delete; what an emulator says is the JSON of nothing.
+        # GCS answers a delete with no body; an emulator answers with JSON's null.
         if answer.content.strip() not in {b"", b"null"}:
             raise HttpFailure("NoAnswer", f"a delete was answered with {answer.content[:80]!r}")
 
@@ -177,7 +177,7 @@ class GcsStore(UploadingStore[GcsObject]):
         if wanted.start_after:
             query["startOffset"] = self.prefix + _ODD.split(wanted.start_after, maxsplit=1)[0]
         if wanted.end_before:
-            # A space sorts after every control character; what is too much is left out later.
+            # A space sorts after every control character; surplus keys are removed later.
             plain, *odd = _ODD.split(wanted.end_before, maxsplit=1)
             if not odd or not wanted.end_before.startswith(plain + _LAST):
                 query["endOffset"] = self.prefix + plain + (" " if odd else "")
@@ -195,12 +195,12 @@ class GcsStore(UploadingStore[GcsObject]):
         return self._settings()[0]
 
     def data_protection(self) -> DataProtection:
-        """See ``ObjectStore``: the same, and what holds single objects."""
+        """See ``ObjectStore``: as ``recovery``, and holds of single objects."""
         recovery, locks = self._settings()
         return DataProtection.of(recovery).with_locks(locks)
 
     def _settings(self) -> tuple[Recovery, Sequence[str]]:
-        """The protection of deleted objects by the bucket, and what may hold single ones."""
+        """The protection of deleted objects by the bucket, and possible holds of single objects."""
         fields = urlencode({"fields": _SETTINGS})
         try:
             answer = self.service.send("GET", f"{self._bucket_url}?{fields}")
@@ -212,7 +212,7 @@ class GcsStore(UploadingStore[GcsObject]):
             return Recovery.unknown(self._url, code, advice), ()
 
     def _expirations(self) -> Iterable[tuple[str, float]]:
-        """See ``UploadingStore``: rules that only the age of an object decides."""
+        """See ``UploadingStore``: rules that depend on the age of an object only."""
         answer = self.service.send("GET", f"{self._bucket_url}?fields=lifecycle")
         try:
             rules = json.loads(answer.content).get("lifecycle", {}).get("rule", ())
@@ -221,14 +221,14 @@ class GcsStore(UploadingStore[GcsObject]):
             raise HttpFailure("NoAnswer", "damaged rules of the bucket") from error
 
     def retained(self, prefix: str = "") -> Retained:
-        """See ``ObjectStore``: generations that are not the latest, and what soft delete has."""
-        # That is in no list of versions, and who may not see it sees a refusal.
+        """See ``ObjectStore``: generations that are not the latest, and soft-deleted objects."""
+        # No list of versions has soft-deleted objects; without permission their list is refused.
         with explaining(f"{self._url}: listing versions"):
             found = (self._kept(which, self.prefix + prefix) for which in _ENDED)
             return Retained.counting(chain.from_iterable(found))
 
     def _kept(self, which: str, prefix: str) -> Iterator[tuple[int, bool, datetime | None]]:
-        """Size, hold and last lock of what a kind of list has besides the latest generations."""
+        """Size, hold and last lock of the objects in a kind of list that are not the latest."""
         fields = f"items({','.join(['size', *_LOCKS, _ENDED[which]])}),kind,nextPageToken"
         query = {which: "true", "prefix": prefix, "fields": fields}
 
@@ -302,7 +302,7 @@ class GcsStore(UploadingStore[GcsObject]):
                 detail = f"it cannot have the etag {lost.etag!r}: generations are numbers"
                 return UndeleteOutcome(lost.key, "failed", "InvalidKey", detail)
             one = self.object_at(lost.key)
-            # The condition is what counts; but emulators know none, and would overwrite.
+            # The condition protects the object, but emulators ignore it, and would overwrite.
             if _found(one.fetch_state):
                 return UndeleteOutcome(lost.key, "already_there")
             self._require_bucket_exists()
@@ -314,7 +314,7 @@ class GcsStore(UploadingStore[GcsObject]):
         return undelete_each(objects, bring_back, self._url)
 
     def _require_bucket_exists(self) -> None:
-        """Without its bucket an object is not known to be missing. Raises HttpFailure."""
+        """Raise HttpFailure for a missing bucket: then the object is not known to be missing."""
         try:
             self._require_bucket()
         except ConfigurationError as error:
@@ -336,14 +336,14 @@ def _restored(one: GcsObject, generation: str) -> bool:
 
 
 def _is_kept(one: GcsObject, generation: str) -> bool:
-    """True if versions or soft delete have a generation."""
+    """True if versions or soft delete retain a generation."""
     query = {"generation": generation, "fields": "generation"}
     urls = [one.url(**query), one.url(**query, softDeleted="true")]
     return any(_found(partial(one.service.send, "GET", url)) for url in urls)
 
 
 def _found(send: Callable[[], object]) -> bool:
-    """False where the answer is that nothing is there. Raises HttpFailure."""
+    """Return False if the answer is that nothing is there. Raises HttpFailure."""
     try:
         send()
     except HttpFailure as failure:
@@ -358,7 +358,7 @@ def _is_held(listed: Mapping[str, Any]) -> bool:
 
 
 def _locked_until(listed: Mapping[str, Any]) -> datetime | None:
-    """The end of the last lock of an object, UTC; None where it never had any."""
+    """The end of the last lock of an object, UTC; None if it never had one."""
     dates = (
         listed.get("retentionExpirationTime"),
         listed.get("retention", {}).get("retainUntilTime"),
@@ -367,7 +367,7 @@ def _locked_until(listed: Mapping[str, Any]) -> datetime | None:
 
 
 def _recovery_of(settings: Mapping[str, Any], prefix: str, where: str) -> Recovery:
-    """The protection below a prefix by ``_SETTINGS``. Raises ValueError and others: it is none."""
+    """The protection below a prefix by ``_SETTINGS``. Raises ValueError and others: invalid."""
     soft = int(settings.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / _DAY_S
     versions = bool(settings.get("versioning", {}).get("enabled"))
     rules = settings.get("lifecycle", {}).get("rule", [])
@@ -387,7 +387,7 @@ def _recovery_of(settings: Mapping[str, Any], prefix: str, where: str) -> Recove
         found.append("a retention policy is set: younger objects cannot be deleted")
     notice = f"{where}: {'; '.join(found or ['the bucket keeps nothing of what is deleted'])}"
     if versions:
-        # What a rule removes is kept by soft delete from then on.
+        # After a rule removes an object, soft delete retains it from then on.
         return Recovery("versions", min(ends) + soft if ends else None, notice)
     return Recovery("soft_delete", soft, notice) if soft else Recovery("nothing", None, notice)
 
@@ -403,9 +403,9 @@ def _locks_of(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _days(rule: Mapping[str, Any], prefix: str) -> float | None:
-    """After how many days a rule may remove what was deleted below a prefix; None for never."""
+    """The days after which a rule may remove deleted objects below a prefix; None for never."""
     condition = rule.get("condition", {})
-    # What was deleted last has no newer version.
+    # The last deleted generation has no newer version.
     spared = condition.get("isLive") is True or condition.get("numNewerVersions")
     if spared or not any(overlap(start, prefix) for start in _starts_deleted(rule)):
         return None
@@ -413,13 +413,13 @@ def _days(rule: Mapping[str, Any], prefix: str) -> float | None:
 
 
 def _starts_deleted(rule: Mapping[str, Any]) -> Sequence[str]:
-    """The starts of the keys that a rule deletes; none where it does something else."""
+    """The prefixes of the keys that a rule deletes; none if the rule does something else."""
     deletes = rule.get("action", {}).get("type") == "Delete"
     return (rule.get("condition", {}).get("matchesPrefix") or [""]) if deletes else ()
 
 
 def _expiries(rule: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Starts of keys, and the days after which a rule removes such objects."""
+    """Prefixes of keys, and the days after which a rule removes their objects."""
     condition = rule.get("condition", {})
     by_age = condition.keys() - {"matchesPrefix", "isLive"} == {"age"}
     if not by_age or condition.get("isLive") is False:

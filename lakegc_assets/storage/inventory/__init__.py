@@ -1,1 +1,1 @@
-"""Inventory reports: lists of all objects of a bucket that its service writes by itself."""
+"""Inventory reports: lists of all objects of a bucket that the store's service writes."""

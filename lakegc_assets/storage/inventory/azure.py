@@ -1,11 +1,11 @@
-"""Reports of Azure's blob inventory: a folder for each run and rule, named after when it began.
+"""Reports of Azure's blob inventory: a folder for each run and rule, named after the run's start.
 
-A rule writes ``YYYY/MM/DD/HH-MM-SS/RULE/RULE-manifest.json``, beside its files and, at last, a file
-with the MD5 of the manifest. The manifest has the start and the result of the run. Names
-begin with the container. Files have a header; the manifest has their sizes, but no MD5.
+A rule writes ``YYYY/MM/DD/HH-MM-SS/RULE/RULE-manifest.json``, next to its files, and last a file
+with the MD5 of the manifest. The manifest has the start and the result of the run. Names begin with
+the container. Files have a header; the manifest has their sizes, but no MD5.
 
-Directories of accounts with a hierarchical namespace are rows of no size; only ``hdi_isfolder``
-tells them from empty blobs, so without it no empty blob counts.
+Directories of accounts with a hierarchical namespace are rows without a size. Only ``hdi_isfolder``
+tells them from empty blobs, so without that column no empty blob counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lakegc_assets.storage.inventory.report import (
 
 _LEVELS: Final = (r"\d{4}", r"\d{2}", r"\d{2}", r"\d{2}-\d{2}-\d{2}")
 _REPORT: Final = re.compile(f"(.+)/({'/'.join(_LEVELS)}/[^/]+)", re.ASCII)
-#: The fields by which rows are told apart, by the filters that include more than base blobs.
+#: The columns that identify rows which are no base blobs, by the filter that includes them.
 _MORE: Final = {"versions": "IsCurrentVersion", "snapshots": "Snapshot", "deleted": "Deleted"}
 _FOLDER: Final = "hdi_isfolder"
 
@@ -68,7 +68,7 @@ class _AzureManifest(Manifest):
 
 
 class AzureInventory(ReportForm):
-    """Reports of Azure's blob inventory, of which only base blobs that are not deleted count."""
+    """Reports of Azure's blob inventory; only base blobs that are not deleted count."""
 
     listed = ("Name", "Content-Length", "Last-Modified", "Etag")
     others = (*_MORE.values(), _FOLDER)
@@ -153,15 +153,15 @@ def _manifest(place: ObjectStore, folder: str) -> _AzureManifest | None:
 
 
 def _is_about(manifest: _AzureManifest, source: str) -> bool:
-    """True if a report is about blobs and its rule may match some of a container."""
+    """True if a report is about blobs and its rule may match some blobs of a container."""
     prefixes = manifest.rule.filters.prefixes or []
-    # What a rule matches begins with the name of a container, or with a part of it.
+    # A rule matches names that begin with the name of a container, or with a part of it.
     mine = [one for one in prefixes if f"{source}/".startswith(one) or one.startswith(f"{source}/")]
     return manifest.rule.about.lower() == "blob" and (bool(mine) or not prefixes)
 
 
 def _key(blob: str, folder: str, url: str) -> str:
-    """The key of a file, which lies beside its manifest."""
+    """The key of a file, which is next to its manifest."""
     if not blob.startswith(f"{folder}/"):
         raise damaged(url, f"it names {blob!r}, which does not lie at {folder}")
     return blob

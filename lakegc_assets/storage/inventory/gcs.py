@@ -1,8 +1,8 @@
-"""Inventory reports of Google Cloud Storage (Storage Insights): files beside a manifest.
+"""Inventory reports of Google Cloud Storage (Storage Insights): files next to a manifest.
 
 ``CONFIG_YYYY-MM-DDTHH:MM_manifest.json`` is written when all files of a report are, and names them.
-All that it says is of one moment, ``snapshot_time``. Nothing is known of the files but how many
-rows they have together. What stands for an etag here is the generation of an object.
+The whole report is of one moment, ``snapshot_time``. Of the files only the total number of rows is
+known. The etag of an object here is its generation.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _GcsManifest(Manifest):
 
 
 class GcsInventory(ReportForm):
-    """Reports of Storage Insights, of which only the rows of live versions count."""
+    """Reports of Storage Insights; only the rows of live versions count."""
 
     listed = ("name", "size", "updated", "generation")
     others = ("bucket", "timeDeleted")

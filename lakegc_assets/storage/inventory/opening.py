@@ -1,4 +1,4 @@
-"""Finds the report that is to be read, by the kind of store of a namespace."""
+"""Find the report to read, by the kind of store of a namespace."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lakegc_assets.storage.inventory.gcs import GcsInventory
 from lakegc_assets.storage.inventory.report import Report, ReportFile, ReportForm
 from lakegc_assets.storage.inventory.s3 import S3Inventory
 
-#: Whose reports are about the namespaces of a scheme. No service writes any about local files:
-#: a program that does writes those of S3.
+#: The service whose reports cover the namespaces of a scheme. No service writes reports about local
+#: files; a program that does so writes them in S3's form.
 _FORMS: Final[dict[str, ReportForm]] = {
     "s3": S3Inventory(), "azure": AzureInventory(), "gs": GcsInventory(), "local": S3Inventory()
 }  # fmt: skip
@@ -25,7 +25,7 @@ _FORMS: Final[dict[str, ReportForm]] = {
 
 @dataclass(frozen=True)
 class Inventory:
-    """The report about the bucket of a namespace that is to be read, and its place. Picklable."""
+    """The report to read about the bucket of a namespace, and its place. Picklable."""
 
     namespace: StorageNamespace
     place: str
@@ -42,13 +42,13 @@ class Inventory:
 def newest_inventory(
     namespace: StorageNamespace, url: str, open_store: Callable[[str], ObjectStore]
 ) -> Inventory:
-    """The newest complete report at a place, or the one that the place names.
+    """The newest complete report at a place, or the report that the place names.
 
-    Raises RefusedError: none can be used; and IntegrityError: its manifest is damaged.
+    Raises RefusedError: no report can be used; and IntegrityError: its manifest is damaged.
     """
     form = _form(namespace)
     place, only = form.split(url.rstrip("/"))
-    # Of Azure the container, behind its account.
+    # For Azure, the container after its account.
     report = form.newest(open_store(place), namespace.authority.rpartition("/")[2], only)
     return Inventory(namespace, place, report)
 

@@ -1,6 +1,6 @@
 """An inventory report of any service: its manifest, and its files as listings of one namespace.
 
-A file is fetched and compared with its manifest as a whole, and decoded batch by batch.
+Each file is fetched and compared with its manifest as a whole, then decoded batch by batch.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from lakegc_assets.storage.values import LISTING_SCHEMA
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: How the files of a report are written.
+#: Formats of the files of a report.
 Encoding = Literal["csv", "parquet", "orc"]
 ENCODINGS: Final[Mapping[str, Encoding]] = {"csv": "csv", "parquet": "parquet", "orc": "orc"}
-#: Rows that are decoded at a time, and bytes of a CSV file.
+#: Rows decoded at a time, and bytes of a CSV file.
 _ROWS: Final = 65_536
 _BLOCK: Final = 8 << 20
-#: Bytes in which the header of a CSV file is.
+#: Bytes at the start of a CSV file that contain its header.
 _HEADER: Final = 1 << 16
 _GZIP: Final = b"\x1f\x8b"
 _TIME: Final = LISTING_SCHEMA.field("last_modified").type
@@ -59,14 +59,15 @@ class ReportFile:
 
 @dataclass(frozen=True)
 class Report:
-    """A report that is complete, by its manifest. Picklable.
+    """A report that is complete, according to its manifest. Picklable.
 
     Attributes:
         url: of its manifest, for messages.
-        started: when the service began to look at the bucket, UTC: later objects may be missing.
-        source: name of the bucket or container that it is about.
-        columns: names of the columns of files that have no header, in their order.
-        rows: in all files together; None where the manifest does not say.
+        started: the time at which the service began to read the bucket, UTC: later objects may be
+            missing.
+        source: name of its bucket or container.
+        columns: names of the columns of files without a header, in their order.
+        rows: in all files together; None if the manifest does not say.
         delimiter: between the values of a CSV file.
     """
 
@@ -81,16 +82,16 @@ class Report:
 
 
 class Manifest(BaseModel):
-    """A manifest of a report, or a part of it; a subclass has the fields that are needed."""
+    """A manifest of a report, or a part of it; a subclass has the required fields."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
-    #: Of the manifest, for messages.
+    #: URL of the manifest, for messages.
     url: str = ""
 
     @classmethod
     def read(cls, url: str, content: bytes) -> Self:
-        """The manifest in a file. Raises IntegrityError: a field is missing, or makes no sense."""
+        """The manifest in a file. Raises IntegrityError: a field is missing or invalid."""
         try:
             return cls.model_validate_json(content).model_copy(update={"url": url})
         except ValidationError as error:
@@ -100,7 +101,7 @@ class Manifest(BaseModel):
 
 
 def damaged(url: str, problem: str) -> IntegrityError:
-    """The error for a report that cannot be relied on."""
+    """The error for a report that is not reliable."""
     return IntegrityError(
         f"the inventory report {url} is damaged: {problem}. Nothing of it is used: wait for the "
         "next one, name an older one (inventory_place), or list the store (listing: store)"
@@ -110,7 +111,7 @@ def damaged(url: str, problem: str) -> IntegrityError:
 def read_manifest(
     form: type[_Manifest], place: ObjectStore, key: str, checksum_key: str
 ) -> _Manifest | None:
-    """A manifest with the MD5 in the file beside it; None where one of the two is missing."""
+    """A manifest with the MD5 in the file next to it; None if one of the two is missing."""
     try:
         wanted = place.get(checksum_key)
         content = place.get(key)
@@ -129,7 +130,7 @@ def key_below(place: ObjectStore, key: str, url: str) -> str:
     folders = at.prefix.split("/") if at.prefix else []
     if not folders:
         return key
-    # A folder of this machine has more folders around it than the bucket that it stands for.
+    # A folder of this machine has more folders around it than the bucket that it replaces.
     first = [0] if at.scheme in {"s3", "azure", "gs"} else range(len(folders))
     for begin in first:
         prefix = "/".join(folders[begin:]) + "/"
@@ -143,8 +144,8 @@ class ReportForm(ABC):
 
     Attributes:
         listed: fields with the key, the size, the time and the etag of an object.
-        others: fields that are read besides.
-        add_to: where fields can be added.
+        others: further fields that are read.
+        add_to: the place in which to add fields.
     """
 
     listed: ClassVar[tuple[str, str, str, str]]
@@ -153,14 +154,14 @@ class ReportForm(ABC):
 
     @abstractmethod
     def split(self, url: str) -> tuple[str, str | None]:
-        """The place of the reports in a URL, and the one report that it names, or None."""
+        """The place of the reports in a URL, and the one report that the URL names, or None."""
 
     @abstractmethod
     def newest(self, place: ObjectStore, source: str, only: str | None = None) -> Report:
         """The newest complete report at a place about a bucket or container, or the ``only`` one.
 
-        Raises RefusedError: there is none, or several, or it says that it lacks a column; and
-        IntegrityError: its manifest is damaged.
+        Raises RefusedError: there is none, or several, or it lacks a column according to its
+        manifest; and IntegrityError: its manifest is damaged.
         """
 
     @abstractmethod
@@ -174,12 +175,12 @@ class ReportForm(ABC):
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
         """The rows of one file that are objects of a namespace, by its prefix with a slash.
 
-        Yields the number of rows read, and those of them that are objects: a batch of
-        ``LISTING_SCHEMA`` in the order of its keys, or None.
+        Yields the number of rows read, and their objects: a batch of ``LISTING_SCHEMA`` in the
+        order of its keys, or None.
 
         Raises:
-            RefusedError: the report lacks a column that is needed.
-            IntegrityError: the file is not what the manifest says, or a row is not whole.
+            RefusedError: the report lacks a required column.
+            IntegrityError: the file does not match the manifest, or a row is incomplete.
         """
         url = f"{place.url}/{file.key}"
         wanted = [plain_name(field) for field in (*self.listed, *self.others)]
@@ -188,7 +189,7 @@ class ReportForm(ABC):
             yield batch.num_rows, _listing_batch(objects, wanted[1:4], keys, prefix, url)
 
     def require_fields(self, names: Iterable[str], url: str, *others: str) -> None:
-        """Raises RefusedError: the report at ``url`` lacks a listed field, or one of the others."""
+        """Raise RefusedError: the report at ``url`` lacks a listed field, or one of the others."""
         there = set(map(plain_name, names))
         missing = [one for one in (*self.listed, *others) if plain_name(one) not in there]
         if missing:
@@ -200,7 +201,7 @@ class ReportForm(ABC):
 
 
 def require_bucket(batch: pa.RecordBatch, report: Report, url: str) -> None:
-    """Raises IntegrityError: a row (with ``bucket``) is about another bucket."""
+    """Raise IntegrityError: a row (with ``bucket``) is about another bucket."""
     others = pc.fill_null(pc.not_equal(batch["bucket"], report.source), True)
     if pc.any(others).as_py():
         bucket = batch["bucket"].filter(others)[0].as_py()
@@ -208,7 +209,7 @@ def require_bucket(batch: pa.RecordBatch, report: Report, url: str) -> None:
 
 
 def plain_name(column: str) -> str:
-    """The name of a column without case and punctuation: services write it in several ways."""
+    """The name of a column without case and punctuation: services spell it in several ways."""
     return re.sub(r"[^a-z0-9]", "", column.lower())
 
 
@@ -231,7 +232,7 @@ def _batches(
 
 @contextmanager
 def _fetched(place: ObjectStore, report: Report, file: ReportFile) -> Iterator[Path]:
-    """A file on this machine, once all of it was compared with the manifest."""
+    """A file on this machine, after a comparison of all of it with the manifest."""
     url = f"{place.url}/{file.key}"
     with tempfile.NamedTemporaryFile(prefix="lakegc-inventory-") as copy:
         size, digest = 0, hashlib.md5(usedforsecurity=False)
@@ -300,7 +301,7 @@ def _listing_batch(
     rows: pa.RecordBatch, columns: Sequence[str], keys: pa.Array, prefix: str, url: str
 ) -> pa.RecordBatch | None:
     """Rows of objects as a sorted listing of a namespace, or None. Raises IntegrityError."""
-    # The marker of its own directory is no object of a namespace.
+    # The marker of the namespace's own directory is no object.
     below = pc.and_(pc.starts_with(keys, prefix), pc.not_equal(keys, prefix))
     mine = pc.fill_null(below, True)
     rows, keys = rows.filter(mine), keys.filter(mine)
@@ -315,7 +316,7 @@ def _listing_batch(
 
 
 def truth(values: pa.Array) -> pa.Array:
-    """Values as booleans, whatever their case; null where they are neither true nor false."""
+    """Values as booleans, in any case; null if they are neither true nor false."""
     if pa.types.is_boolean(values.type):
         return values
     lower = pc.utf8_lower(values.cast(pa.string()))
@@ -324,15 +325,15 @@ def truth(values: pa.Array) -> pa.Array:
 
 
 def _times(values: pa.Array) -> pa.Array:
-    """Times in whole seconds, UTC, which what is typed and has no zone means.
+    """Times in whole seconds, UTC, which is also the zone of typed times without one.
 
-    Services round what they report, so what has whole seconds is compared by these.
+    Services round the times in reports, so listings in whole seconds are compared by these.
     """
     if pa.types.is_timestamp(values.type):
         zoned = values if values.type.tz else values.cast(pa.timestamp(values.type.unit, "UTC"))
     else:
         texts = pc.replace_substring_regex(values.cast(pa.string()), " UTC$", "Z")
-        # What is finer than microseconds cannot be read, and is cut below in any case.
+        # Arrow cannot parse digits below microseconds, and they are cut below in any case.
         texts = pc.replace_substring_regex(texts, r"(:\d{2})\.\d+", r"\1")
         zoned = texts.cast(_TIME)
     return pc.floor_temporal(zoned, unit="second").cast(_TIME, safe=False)

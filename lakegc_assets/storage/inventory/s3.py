@@ -1,9 +1,9 @@
-"""Reports of S3 Inventory: dated folders with a manifest, beside the files that it names.
+"""Reports of S3 Inventory: dated folders with a manifest, next to the files that it names.
 
 The name of the folder, and ``creationTimestamp``, are the time at which S3 began to scan the
-bucket. A report is written over hours and is eventually consistent: it may lack what was written
-shortly before, and may hold what was written or deleted meanwhile. Keys are URL-encoded in CSV
-files, a space as ``+``, and not so in Parquet and ORC files.
+bucket. A report is written over hours and is eventually consistent: it may lack objects written
+shortly before, and may hold objects written or deleted meanwhile. Keys are URL-encoded in CSV
+files, with a space as ``+``, but not in Parquet and ORC files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lakegc_assets.storage.inventory.report import (
     truth,
 )
 
-#: Names of the folders of reports: when each began.
+#: Names of the folders of reports: the start of each.
 _DATED: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}-[0-9]{2}Z")
 _MANIFEST: Final = "manifest.json"
 _CHECKSUM: Final = "manifest.checksum"
@@ -43,7 +43,7 @@ _VERSIONS: Final = ("VersionId", "IsLatest", "IsDeleteMarker")
 
 
 def _moment(milliseconds: object) -> datetime:
-    """The time that a manifest writes as a text of milliseconds since 1970, UTC."""
+    """Parse a manifest's time, a text of milliseconds since 1970, UTC."""
     if not (isinstance(milliseconds, str) and milliseconds.isascii() and milliseconds.isdecimal()):
         raise ValueError(f"{milliseconds!r} is no milliseconds since 1970")
     try:
@@ -67,7 +67,7 @@ class _S3Manifest(Manifest):
 
 
 class S3Inventory(ReportForm):
-    """Reports of S3 Inventory, of which only the rows of current versions count."""
+    """Reports of S3 Inventory; only the rows of current versions count."""
 
     listed = ("Key", "Size", "LastModifiedDate", "ETag")
     others = ("Bucket", *_VERSIONS)
@@ -107,7 +107,7 @@ class S3Inventory(ReportForm):
         return current, _decoded(keys, url) if report.encoding == "csv" else keys
 
     def _require(self, report: Report, names: Sequence[str]) -> None:
-        # A report of all versions has all of these, and one of the current ones none of them.
+        # A report of all versions has all of these columns; one of current versions has none.
         versions = {plain_name(one) for one in _VERSIONS} & set(map(plain_name, names))
         self.require_fields(names, report.url, "Bucket", *(_VERSIONS if versions else ()))
 
@@ -133,7 +133,7 @@ def _report(place: ObjectStore, manifest: _S3Manifest, source: str) -> Report:
 
 
 def _current(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of current versions that are objects. A row without these flags is left out."""
+    """Rows of current versions that are objects. A row without these flags is omitted."""
     if "islatest" not in batch.schema.names:
         return batch
     latest, marker = (truth(batch[name]) for name in ("islatest", "isdeletemarker"))

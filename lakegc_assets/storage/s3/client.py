@@ -1,6 +1,6 @@
 """Clients of S3 and its compatible servers: credentials, signatures, failures as our own errors.
 
-The signature of a delete that has a deadline goes into the URL, as a presigned one's.
+A delete with a deadline has its signature in the URL, as a presigned URL does.
 
 Format: https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html
 """
@@ -66,22 +66,22 @@ _QUERY: Final = re.compile(r"(?<=\S)\?[^\s\"']+")
 _BEGUN: Final = "lakegc_begun"
 _CONNECTIONS: Final = 64
 
-# botocore looks for a bucket's region without an end where each answer is a redirect.
+# botocore searches a bucket's region without an end if every answer is a redirect.
 BOTO_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError, RecursionError)
 BotoError = ClientError | BotoCoreError | ResponseParserError | RecursionError
 _DEADLINE: Final = ContextVar[Deadline | None]("deadline", default=None)
 _OPERATIONS: Final = ("DeleteObject", "DeleteObjects")
 _CHECKSUMS: Final = ("x-amz-checksum-", "x-amz-sdk-checksum-")
-# botocore asks for new credentials once these have less than 15 minutes left, so a file that was
-# renewed is noticed after 5 minutes.
+# botocore asks for new credentials once the old ones have less than 15 minutes left, so a renewed
+# file is noticed after 5 minutes.
 _LIFETIME: Final = timedelta(minutes=20)
 
 
 def failure_of(error: BotoError) -> HttpFailure:
-    """The failure that boto3 raised, with the store's own code where it has answered.
+    """The failure that boto3 raised, with the store's own code if the store answered.
 
-    A 404 without the code ``NoSuchKey`` does not say that an object is missing: proxies and wrong
-    endpoints answer so, too. Only answers to HEAD cannot carry a code.
+    A 404 without the code ``NoSuchKey`` does not prove that an object is missing: proxies and wrong
+    endpoints send it, too. Only answers to HEAD cannot carry a code.
     """
     if isinstance(error, ClientError):
         answer = error.response.get("Error", {})
@@ -93,7 +93,7 @@ def failure_of(error: BotoError) -> HttpFailure:
         return HttpFailure(code, message, status)
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
         return HttpFailure("NoCredentials", error)
-    # At the limit, botocore may report what its HTTP client raised as an error of its own.
+    # At the recursion limit, botocore may wrap its HTTP client's error in an error of its own.
     if RecursionError in {type(error), type(error.__context__)}:
         return HttpFailure("RedirectLoop", "each answer of the server is a redirect")
     # The text may quote the URL, whose query may hold a signature.
@@ -107,7 +107,7 @@ def failure_of(error: BotoError) -> HttpFailure:
 
 @contextmanager
 def failing() -> Iterator[None]:
-    """Raise what boto3 raises as HttpFailure."""
+    """Raise boto3's errors as HttpFailure."""
     try:
         yield
     except BOTO_ERRORS as error:
@@ -115,10 +115,10 @@ def failing() -> Iterator[None]:
 
 
 def whole(pages: Iterable[Any], what: str) -> Iterator[Any]:
-    """The pages of a list that a paginator of boto3 follows.
+    """The pages of a list, by a paginator of boto3.
 
-    It takes one for the last that does not say whether more follow, or does not name them. Raises
-    HttpFailure: the last page does not say that it is the last; ``what`` is listed.
+    The paginator takes a page for the last if the page does not say that more follow, or names no
+    token. Raises HttpFailure: the last page does not say that it is the last; ``what`` is listed.
     """
     follows: object = None
     for page in pages:
@@ -130,7 +130,7 @@ def whole(pages: Iterable[Any], what: str) -> Iterator[Any]:
 
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """Raise what boto3 raises as our own errors; ``where`` names the URL and the key."""
+    """Raise boto3's errors as our own errors; ``where`` names the URL and the key."""
     with explaining(where), failing():
         yield
 
@@ -139,8 +139,8 @@ def translated(where: str) -> Iterator[None]:
 class Clients:
     """The clients of one server, which threads may share.
 
-    ``usual`` repeats a request that failed, ``once`` sends it once, for writes that must not be
-    repeated blindly, and ``small`` sends what concerns small objects, where that is simple.
+    ``usual`` repeats a failed request. ``once`` sends it once, for writes that must not be repeated
+    blindly. ``small`` sends simple requests about small objects.
     """
 
     usual: S3Client
@@ -166,7 +166,7 @@ def clients(config: StoreConfig) -> Clients:
             read_timeout=config.read_timeout_s,
             retries={"mode": "standard", "total_max_attempts": attempts},
             max_pool_connections=_CONNECTIONS,
-            # Compatible servers know only what S3 has always required.
+            # Compatible servers know only the checksums that S3 has always required.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             s3={"addressing_style": addressing},
@@ -174,7 +174,8 @@ def clients(config: StoreConfig) -> Clients:
         made = session.client(
             "s3", endpoint_url=config.endpoint_url, region_name=region, config=settings
         )
-        # The wildcard puts it before botocore's own handlers of S3, one of which parses the answer.
+        # With the wildcard it runs before botocore's own S3 handlers, one of which parses the
+        # answer.
         made.meta.events.register("before-parse.*.ListObjectsV2", keep_page)
         made.meta.events.register("before-parse.*.DeleteObjects", read_deleted)
         made.meta.events.register("before-parameter-build.s3.DeleteObjects", write_body)
@@ -183,7 +184,7 @@ def clients(config: StoreConfig) -> Clients:
         made.meta.events.register("before-send.s3", _count)
         prepare(made, session)
         answer_probes(made)
-        # What is registered for an operation comes before what signs, and renews credentials.
+        # Handlers of an operation run before the handler that signs and renews credentials.
         for name in ("DeleteObject", "DeleteObjects"):
             made.meta.events.register_first(f"request-created.s3.{name}", _begin_signing)
         made.meta.events.register_last(
@@ -208,7 +209,7 @@ def clients(config: StoreConfig) -> Clients:
 
 
 def is_aws(endpoint: str) -> bool:
-    """True for the service itself, and not a compatible server."""
+    """True for AWS itself, False for a compatible server."""
     host = urlsplit(endpoint).hostname or ""
     return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
@@ -224,10 +225,10 @@ def _end_signing(limit: float, request: Any, **_: object) -> None:  # noqa: ANN4
 
 
 def add_md5(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore's AWSRequest, untyped
-    """Add the digest of a bulk delete's body that S3 has always asked for.
+    """Add the MD5 of a bulk delete's body, which S3 has always required.
 
-    Some compatible servers refuse a request for the checksum that botocore adds (OVHcloud's, say),
-    and the digest proves the same.
+    Some compatible servers (OVHcloud's, for example) refuse a request with the checksum that
+    botocore adds, and the MD5 proves the same.
     """
     headers = request.headers
     headers["Content-MD5"] = base64_of(md5_of(request.body))
@@ -237,18 +238,18 @@ def add_md5(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore's AWS
 
 
 def _send_alone(request: Any, **_: object) -> None:  # noqa: ANN401 - as above
-    """A connection of its own for what is sent once: one that was used may be dead by now."""
+    """Use a new connection for a request that is sent once: a used one may be closed by now."""
     request.headers["Connection"] = "close"
 
 
 def _count(request: Any, **_: object) -> None:  # noqa: ANN401 - as above
-    """Each try is a request; an answer would take the place of the store's."""
+    """Count each attempt as a request; a returned value would replace the store's answer."""
     traffic.add(traffic.STORE, request.method)
 
 
 @contextmanager
 def ending(deadline: Deadline | None) -> Iterator[None]:
-    """Let what a prepared client deletes in this thread be refused after a deadline."""
+    """Set a deadline after which a prepared client's deletes in this thread are refused."""
     token = _DEADLINE.set(deadline)
     try:
         yield
@@ -257,20 +258,20 @@ def ending(deadline: Deadline | None) -> Iterator[None]:
 
 
 def prepare(client: S3Client, session: boto3.Session) -> None:
-    """Let a client sign deletes for the deadline they have, each try anew."""
+    """Make a client sign deletes with the deadline of the thread, each attempt anew."""
 
     def choose(**_: object) -> object:
         return None if _DEADLINE.get() is None else botocore.UNSIGNED
 
     def sign(request: Any, operation_name: str, **_: object) -> None:  # noqa: ANN401 - botocore's
         deadline = _DEADLINE.get()
-        # After a redirect botocore itself asks where the bucket is.
+        # After a redirect botocore itself asks for the region of the bucket.
         if deadline is None or operation_name not in _OPERATIONS:
             return
         credentials = session.get_credentials()
         if credentials is None:
             raise NoCredentialsError
-        # What takes long here is over before the window is known.
+        # The slow request for credentials comes first: the window starts after it.
         frozen = credentials.get_frozen_credentials()
         # After a redirect this is the bucket's own region.
         region = request.context.get("signing", {}).get("region") or client.meta.region_name
@@ -278,12 +279,12 @@ def prepare(client: S3Client, session: boto3.Session) -> None:
 
     for name in _OPERATIONS:
         client.meta.events.register_first(f"choose-signer.s3.{name}", choose)  # type: ignore[arg-type]
-    # After botocore's own signer, which adds the headers that are signed, too.
+    # Sign after botocore's own signer, which adds headers that are part of the signature.
     client.meta.events.register_last("request-created.s3", sign)
 
 
 class _QueryAuth(S3SigV4QueryAuth):
-    """Botocore's, for a window that need not begin now."""
+    """botocore's query signature, for a window that need not begin now."""
 
     def __init__(
         self, credentials: ReadOnlyCredentials, region: str, begin: datetime, length: int
@@ -293,7 +294,7 @@ class _QueryAuth(S3SigV4QueryAuth):
 
     def _modify_request_before_signing(self, request: Any) -> None:  # noqa: ANN401 - as above
         request.context["timestamp"] = self._begin
-        # Botocore would put the body into the URL, as a form's.
+        # botocore would put the body into the URL, as for a form.
         body, request.data = request.data, b""
         super()._modify_request_before_signing(request)  # type: ignore[misc]
         request.data = body
@@ -304,7 +305,7 @@ def write_credentials_file(
 ) -> None:
     """Write a JSON file for ``StoreConfig.credentials_file``, for its owner only, atomically.
 
-    Writing it again renews the credentials of the stores that use it.
+    A second write renews the credentials of the stores that use the file.
     """
     content = {"access_key": access_key, "secret_key": secret_key, "session_token": session_token}
     write_private_file(path, json.dumps(content))
@@ -333,7 +334,7 @@ def open_session(profile: str | None, credentials_file: str | None) -> botocore.
 
 
 class _FileProvider(CredentialProvider):
-    """The place of a credentials file in botocore's chain: before all else."""
+    """The source of a credentials file in botocore's chain, before all other sources."""
 
     METHOD = "lakegc-credentials-file"
 

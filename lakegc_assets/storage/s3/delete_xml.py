@@ -1,7 +1,7 @@
-"""The XML of DeleteObjects, written and read at several times boto3's speed.
+"""The XML of DeleteObjects, written and read several times as fast as by boto3.
 
-boto3's general serializer and parser would take most of the time of a request with 1,000 keys. Both
-stay in charge of all else: what a handler puts in place here is what they would have made of it.
+boto3's general serializer and parser would take most of the time of a request with 1,000 keys. They
+still handle everything else: a handler here only supplies the result that they would have made.
 
 Format: https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html
 """
@@ -16,11 +16,11 @@ from xml.sax.saxutils import escape
 _BODY: Final = "lakegc_body"
 _OK: Final = 200
 _BEGIN: Final = '<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
-# A parser would take it for a space at the beginning of a line.
+# A parser would read the raw characters as a space at the start of a line.
 _ENTITIES: Final = {"\n": "&#xA;", "\r": "&#xD;"}
-#: A text without entities in printable ASCII, so that an XML parser would not change it.
+#: Printable ASCII text without entities, which an XML parser does not change.
 _TEXT: Final = "[ -%'-;=?-~]*"
-#: An answer by which every object that it names is deleted, and nothing of it is kept.
+#: An answer in which every named object is deleted, and no version of it is retained.
 _ALL_DELETED: Final = re.compile(
     r'(?:<\?xml [^<>]*\?>\s*)?<DeleteResult(?: xmlns="[^"<>]*")?>\s*'
     f"(?:<Deleted><Key>{_TEXT}</Key></Deleted>\\s*)+</DeleteResult>\\s*".encode()
@@ -29,7 +29,7 @@ _KEY: Final = re.compile(b"<Key>([^<]*)</Key>")
 
 
 def write_body(params: dict[str, Any], context: dict[str, Any], **_: object) -> None:
-    """The ``before-parameter-build`` handler for botocore: write the body before it does."""
+    """Write the body before botocore does, as its ``before-parameter-build`` handler."""
     delete = params["Delete"]
     if delete.keys() == {"Objects"}:
         objects = "".join(map(_object, delete["Objects"]))
@@ -38,7 +38,7 @@ def write_body(params: dict[str, Any], context: dict[str, Any], **_: object) -> 
 
 
 def put_body(params: dict[str, Any], context: Mapping[str, Any], **_: object) -> None:
-    """The ``before-call`` handler for botocore: put what ``write_body`` wrote into a request."""
+    """Put the body of ``write_body`` into a request, as botocore's ``before-call`` handler."""
     if _BODY in context:
         params["body"] = context[_BODY]
 
@@ -51,9 +51,9 @@ def _object(fields: Mapping[str, str]) -> str:
 def read_deleted(
     response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object
 ) -> None:
-    """The ``before-parse`` handler for botocore: read an answer that says of all keys the same.
+    """Read an answer with one result for all keys, as botocore's ``before-parse`` handler.
 
-    Whatever says anything else is left to botocore as a whole.
+    Any other answer is left to botocore as a whole.
     """
     body = response_dict["body"]
     if response_dict["status_code"] == _OK and _ALL_DELETED.fullmatch(body):

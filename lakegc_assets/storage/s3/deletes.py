@@ -1,13 +1,13 @@
-"""Deletes on S3, many keys in XML or a single one in a URL; and the recovery of what was deleted.
+"""Deletes on S3, many keys in XML or a single one in a URL; and recovery from versions.
 
 Conditions: ``If-Match`` of DeleteObject, and ``ETag`` of a key in DeleteObjects. AWS honours both,
-and asks for ``s3:GetObject`` besides ``s3:DeleteObject``; other servers honour one, both or none.
+and requires ``s3:GetObject`` besides ``s3:DeleteObject``; other servers honour one, both or none.
 
-In a bucket with versions each delete puts a marker on top of an object's versions, also of what is
-deleted already; the object is back once all markers on top are gone. Only markers are ever removed
-here, by their ids, and only where the newest version below has the etag and size of what is to come
-back. Whoever writes meanwhile puts a version on top of the marker, which then is no longer what its
-readers see. A marker without an id of its own (``null``) is never removed: a writer's object may
+In a bucket with versions each delete puts a marker on top of an object's versions, also if the
+object is deleted already. The object is restored once all markers on top are gone. Only markers are
+ever removed here, by their ids, and only if the newest version below has the etag and size of the
+object to restore. A concurrent write puts a version on top of the marker, which readers then no
+longer see. A marker without an id of its own (``null``) is never removed: a concurrent object may
 have taken its place, and its id.
 
 Format: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-deletes.html and
@@ -36,19 +36,20 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 _NO_CONTENT: Final = 204
-# What XML 1.0 cannot carry, or parsers change: such keys can be sent in a URL only.
+# Characters that XML 1.0 cannot carry, or parsers change: such keys can only be sent in a URL.
 _NOT_IN_XML: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
-#: How many markers may lie on top of one object: a delete whose answer was lost leaves another one.
+#: The most markers on top of one object: a retry of a delete whose answer was lost adds one.
 _MARKERS: Final = 16
 _THREADS: Final = 8
-#: Keys that one thread looks at, at least, and removes the markers of at once: so many fill a page
-#: of versions, and are removed before a server that works long on each loses its client.
+#: The least number of keys for one thread, and the most markers removed at once. So many keys fill
+#: a page of versions. A server that works long on each marker removes so many before the client's
+#: time-out.
 _PORTION: Final = 250
 #: Versions in a page about few keys.
 _FEW: Final = 16
 #: Storage classes whose objects cannot be read; tiers of Intelligent-Tiering are in no list.
 ARCHIVES: Final = frozenset({"GLACIER", "DEEP_ARCHIVE"})
-#: Characters that some servers cannot list.
+#: Characters in keys that some servers cannot list.
 _CONTROL: Final = re.compile(r"[\x00-\x1f]")
 _UNKNOWN_CALL: Final = frozenset({"NotImplemented", "501"})
 _ADVICE: Final = (
@@ -61,7 +62,7 @@ _ADVICE: Final = (
 class S3Deletes:
     """The calls of ``Bulk`` on S3; a repeated delete does no harm.
 
-    ``versions`` are the ids of those that are deleted, by key; by default the latest are.
+    ``versions`` gives the version id to delete for each key; by default the latest version.
     """
 
     client: S3Client
@@ -79,11 +80,11 @@ class S3Deletes:
         return path_problem(full_key) if self.alone(key) else key_problem(full_key)
 
     def alone(self, key: str) -> bool:
-        """True if a key is sent in a URL."""
+        """True if a key must be sent in a URL."""
         return self.singly or _NOT_IN_XML.search(self.prefix + key) is not None
 
     def send(self, keys: Sequence[str], etags: Mapping[str, str] | None) -> Mapping[str, Answer]:
-        """Send one call. Raises HttpFailure where it failed as a whole."""
+        """Send one call. Raises HttpFailure: it failed as a whole."""
         if self.alone(keys[0]):
             (key,) = keys
             return {key: answer_of_one(lambda: self._send_one(key, etags))}
@@ -106,7 +107,7 @@ class S3Deletes:
         return {"VersionId": self.versions[key]} if key in self.versions else {}
 
     def etag_at(self, key: str) -> str:
-        """The etag that an object has. Raises HttpFailure."""
+        """The etag of the object at a key. Raises HttpFailure."""
         if problem := path_problem(self.prefix + key):
             raise HttpFailure("PreconditionFailed", f"what is there cannot be asked for: {problem}")
         with failing():
@@ -126,7 +127,7 @@ class S3Deletes:
 
 
 def _answers_in(answer: Any) -> Mapping[str | None, Answer]:  # noqa: ANN401 - boto3's answer
-    """The answer for each key that an answer names; a contradiction is a failure."""
+    """The result for each key that an answer names; contradictory results are a failure."""
     answers: dict[str | None, Answer] = {}
     for entry in answer.get("Deleted", ()):
         marker = entry.get("DeleteMarkerVersionId") if entry.get("DeleteMarker") else None
@@ -146,12 +147,12 @@ def _renewing() -> Iterator[None]:
         with failing():
             yield
     except RuntimeError as error:
-        # That is how botocore says that credentials were renewed, and are expired still.
+        # botocore raises this if renewed credentials are still expired.
         raise HttpFailure("ExpiredToken", error) from error
 
 
 class Entry(NamedTuple):
-    """A version, or a marker (without etag and size); ``archived`` where it cannot be read."""
+    """A version, or a marker (without etag and size); ``archived`` if it cannot be read."""
 
     version: str
     etag: str = ""
@@ -163,7 +164,7 @@ class Entry(NamedTuple):
 class History:
     """Versions and markers of one key in a listing.
 
-    ``latest`` is what its readers see, ``newest`` the newest version that is no marker.
+    ``latest`` is the entry that readers see, ``newest`` the newest version that is no marker.
     """
 
     latest: Entry | None = None
@@ -181,16 +182,16 @@ class _Page(NamedTuple):
         return max(self.histories, default="")
 
     def passed(self, key: str) -> bool:
-        """True if the page has all versions of a key that it could begin with."""
+        """True if the page continues past all versions of a key."""
         return self.following is None or key < self.last
 
     def begins_before(self, key: str) -> bool:
-        """True if the page has something before a key."""
+        """True if the page has an entry before a key."""
         return any(named < key for named in self.histories)
 
 
 class S3Versions(UploadingStore[S3Object]):
-    """A bucket, and the recovery of what was deleted in it. All of its calls may be repeated."""
+    """A bucket, and the recovery of deleted objects in it. All of its calls may be repeated."""
 
     @property
     def clients(self) -> Clients:
@@ -199,16 +200,16 @@ class S3Versions(UploadingStore[S3Object]):
 
     @property
     def client(self) -> S3Client:
-        """The one whose requests are repeated."""
+        """The client that repeats requests."""
         return self.clients.usual
 
     @property
     def _patient_client(self) -> S3Client:
-        # What is asked again while it still works on it, some servers bring back not at all.
+        # Some servers never restore an object if the request is repeated while they work on it.
         return clients(self._patient()).usual
 
     def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
-        """Remove delete markers, or look whether they could be removed."""
+        """Remove delete markers, or check if they could be removed."""
         outcomes: dict[str, UndeleteOutcome] = {}
         wanted: dict[str, Lost] = {}
         for one in objects:
@@ -255,15 +256,15 @@ class S3Versions(UploadingStore[S3Object]):
         return found
 
     def _versioning(self) -> str:
-        """``enabled``, ``suspended``, or nothing where there never were any. Raises HttpFailure."""
+        """``enabled``, ``suspended``, or an empty string without versioning. Raises HttpFailure."""
         with failing():
             answer = self.client.get_bucket_versioning(Bucket=self.bucket)
         return str(answer.get("Status", "")).lower()
 
     def _knows_no_versions(self) -> bool:
-        """True for a server without versions: one that does not know the calls about them.
+        """True for a server without versions, which does not know the calls about them.
 
-        It may refuse a single list for what was asked, so that a plain one is asked for, too.
+        A server may refuse a list for its parameters, so a plain list is requested, too.
         """
         try:
             if self._versioning():
@@ -284,7 +285,7 @@ class S3Versions(UploadingStore[S3Object]):
         tried: Mapping[str, HttpFailure | None],
         key: str,
     ) -> UndeleteOutcome | str:
-        """The outcome of an object, or the marker that is to be removed next."""
+        """The outcome of an object, or the next marker to remove."""
         if isinstance(history, HttpFailure):
             return self._failed(lost, history)
         latest = history.latest
@@ -296,7 +297,7 @@ class S3Versions(UploadingStore[S3Object]):
         why = _not_kept(lost, latest, history.newest)
         if latest is None or why:
             return UndeleteOutcome(lost.key, "not_kept", None, why)
-        # Whoever deletes what is deleted already, as a request does that was late, deletes nothing.
+        # A concurrent or late delete of an already deleted object deletes nothing.
         return latest.version
 
     def _failed(self, lost: Lost, failure: HttpFailure) -> UndeleteOutcome:
@@ -306,20 +307,20 @@ class S3Versions(UploadingStore[S3Object]):
         return UndeleteOutcome(lost.key, "failed", failure.code, detail)
 
     def _walk(self, keys: Sequence[str]) -> dict[str, History | HttpFailure]:
-        """Look at keys in their order, page by page, past what lies between them."""
+        """Read the versions of ordered keys, page by page, and skip the keys between them."""
         found: dict[str, History | HttpFailure] = {}
         prefix = shared_prefix(KeyRange("", keys[0], keys[-1]))
         size, at, last = self.config.page_size, 0, ""
         try:
             while at < len(keys):
                 start = max(last, keys[at][:-1])
-                # Nothing of the prefix comes before it; MinIO answers by 501 to such a marker.
+                # No key of the prefix comes before it; MinIO answers such a marker with 501.
                 inside = start.startswith(prefix) and start != ""
                 page = self.read_page(prefix, {"KeyMarker": start} if inside else {}, size)
                 first, certain = at, False
                 while at < len(keys) and page.passed(keys[at]):
                     listed = page.histories.get(keys[at])
-                    # Some servers leave out the first version behind the key that a page follows.
+                    # Some servers omit the first version after the key from which a page continues.
                     certain = certain or page.begins_before(keys[at])
                     if (listed and not listed.latest) or not (listed or certain):
                         listed = self._alone(keys[at])
@@ -337,7 +338,7 @@ class S3Versions(UploadingStore[S3Object]):
         return found
 
     def _alone(self, key: str) -> History:
-        """Look at one key, which comes before all others that start with it."""
+        """Read the versions of one key, which come before all other keys that start with it."""
         history = History()
         following: Mapping[str, str] | None = {}
         while following is not None and history.newest is None:
@@ -352,7 +353,7 @@ class S3Versions(UploadingStore[S3Object]):
         return history
 
     def read_page(self, prefix: str, start: Mapping[str, str], size: int) -> _Page:
-        """One page of the versions. Raises HttpFailure."""
+        """Read one page of the versions. Raises HttpFailure."""
         with failing():
             answer: Any = self._patient_client.list_object_versions(
                 Bucket=self.bucket,
@@ -369,7 +370,7 @@ class S3Versions(UploadingStore[S3Object]):
                 if not key.startswith(prefix) or not version:
                     raise HttpFailure("NoAnswer", f"a list of versions of {prefix!r} has {key!r}")
                 if not encoded and _CONTROL.search(key):
-                    # XML may have changed it: it may be another key.
+                    # XML may have changed the key into another key.
                     if _CONTROL.search(prefix):
                         raise HttpFailure("NoAnswer", f"the key {key!r} is not percent-encoded")
                     continue
@@ -387,7 +388,7 @@ class S3Versions(UploadingStore[S3Object]):
         return _Page(histories, entries, following)
 
     def remove_markers(self, markers: Mapping[str, str]) -> dict[str, HttpFailure | None]:
-        """Remove markers by their ids, and say what the store answered."""
+        """Remove markers by their ids, and return the store's answers."""
         calls = S3Deletes(self._patient_client, self.bucket, "", singly=False, versions=markers)
         together = [key for key in markers if not calls.alone(key)]
         batches = [together[at : at + _PORTION] for at in range(0, len(together), _PORTION)]
@@ -412,7 +413,7 @@ def _unknown_call(found: History | HttpFailure) -> bool:
 
 
 def _restored(lost: Lost, history: History | HttpFailure) -> UndeleteOutcome:
-    """The outcome of an object whose newest version its readers see, or will see."""
+    """The outcome of an object whose newest version readers see, or will see."""
     newest = None if isinstance(history, HttpFailure) else history.newest
     if newest is None or not newest.archived:
         return UndeleteOutcome(lost.key, "restored")
@@ -421,7 +422,7 @@ def _restored(lost: Lost, history: History | HttpFailure) -> UndeleteOutcome:
 
 
 def _not_kept(lost: Lost, marker: Entry | None, newest: Entry | None) -> str | None:
-    """The reason that removing a marker does not bring an object back, or None."""
+    """The reason that removing a marker does not restore an object, or None."""
     if marker is None:
         return "the bucket has no version of it"
     if newest is None:
@@ -442,7 +443,7 @@ def _not_kept(lost: Lost, marker: Entry | None, newest: Entry | None) -> str | N
 
 
 def _add(history: History, item: Mapping[str, Any], version: str, *, marker: bool) -> None:
-    """Add what a page says of one version. Raises HttpFailure where it contradicts itself."""
+    """Add an entry of a page to a history. Raises HttpFailure: the entry contradicts the page."""
     entry = Entry(version)
     if marker:
         history.markers.add(version)
@@ -450,7 +451,7 @@ def _add(history: History, item: Mapping[str, Any], version: str, *, marker: boo
         kind = item.get("StorageClass", "")
         etag, archived = str(item.get("ETag", "")).strip('"'), kind if kind in ARCHIVES else ""
         entry = Entry(version, etag, item.get("Size", -1), archived)
-        # They come newest first.
+        # Newer entries come first.
         history.newest = history.newest or entry
     if item.get("IsLatest"):
         if history.latest is not None:

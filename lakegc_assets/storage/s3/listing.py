@@ -1,11 +1,11 @@
 """S3 listings, exact for every key that S3 can hold, at ten times boto3's speed.
 
-boto3's general parser would take most of the time of a listing (``bench/listing.py`` has both), so
-the body of a page is taken out of boto3's answer before it, and read into Arrow. obstore's listing
-is faster still, but it gives ``a/`` and ``/a`` as ``a`` without an error. So ``page_objects`` finds
-the objects, and an XML parser reads the page without them; a page with an object of another form
-than S3's goes through the parser as a whole, in several times as long. A page that says anything
-inconsistent is an error and never a shorter listing.
+boto3's general parser would take most of the time of a listing (``bench/listing.py`` measures
+both). So the body of a page is taken out of boto3's answer before the parser runs, and read into
+Arrow. obstore's listing is faster still, but it returns ``a/`` and ``/a`` as ``a`` without an
+error. ``page_objects`` finds the objects, and an XML parser reads the page without them. A page
+with an object in another form than S3's goes through the parser as a whole, which takes several
+times as long. An inconsistent page is an error and never a shorter listing.
 
 Format: https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html
 """
@@ -30,7 +30,7 @@ _OK: Final = 200
 
 
 class _Answer(NamedTuple):
-    """A page without its objects, and the ``FIELDS`` of these."""
+    """A page without its objects, and the ``FIELDS`` of the objects."""
 
     root: ET.Element
     columns: Sequence[pa.Array]
@@ -39,9 +39,9 @@ class _Answer(NamedTuple):
 def keep_page(
     response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object
 ) -> None:
-    """The ``before-parse`` handler for botocore: take a page out of an answer.
+    """Take a page out of an answer, as botocore's ``before-parse`` handler.
 
-    Whatever is no good answer is left to botocore, which knows what to raise and to repeat.
+    Any answer that is not good is left to botocore, which raises or repeats as needed.
     """
     if response_dict["status_code"] != _OK:
         return
@@ -50,7 +50,7 @@ def keep_page(
     except ET.ParseError:
         return
     except LookupError as error:
-        # botocore would raise it as it is.
+        # botocore would raise this error unchanged.
         raise ResponseParserError(f"the answer is no XML: {error}") from error
     if page:
         customized_response_dict.update(page)
@@ -58,14 +58,14 @@ def keep_page(
 
 
 def page_in(body: bytes) -> dict[str, Any]:
-    """The input of ``read_page``, from a good answer; empty for others. Raises ParseError."""
+    """The input of ``read_page`` in a good answer; empty for other answers. Raises ParseError."""
     answer = _split(body)
     listing = answer.root.tag.rpartition("}")[2] == "ListBucketResult"
     return {_PAGE: answer} if listing else {}
 
 
 def _split(body: bytes) -> _Answer:
-    """Read a page, the fast way if its objects have the forms that S3 gives them."""
+    """Read a page, the fast way if its objects have S3's form."""
     if found := objects_in(body):
         rest, columns = found
         root = parse(rest)
@@ -93,7 +93,7 @@ def _space(root: ET.Element) -> str:
 
 
 def read_page(answer: Any, where: str) -> Page:  # noqa: ANN401 - botocore's answer plus our page
-    """Read the page in an answer, which ``page_in`` found. Raises StorageError: it is damaged."""
+    """Read the page that ``page_in`` found in an answer. Raises StorageError: it is damaged."""
     page = answer.get(_PAGE)
     if page is None:
         raise StorageError(f"{where}: the answer is not a listing: check the endpoint")
@@ -130,13 +130,13 @@ def _read(root: ET.Element, columns: Sequence[pa.Array]) -> Page:
 
 
 def _has_escapes(keys: pa.StringArray) -> bool:
-    """True if there may be characters that percent-encoding writes in another way."""
+    """True if percent-encoding may write some characters in another way."""
     text = keys.buffers()[2]
     return text is not None and any(mark in text.to_pybytes() for mark in (b"%", b"+"))
 
 
 def _decoder(encoding: str | None) -> Callable[[str | None], str]:
-    """The decoder of the keys of a page: percent-encoded, as asked for, where the server can."""
+    """The decoder of a page's keys, which are percent-encoded on request, if the server can."""
 
     def decode(key: str | None) -> str:
         if not key:

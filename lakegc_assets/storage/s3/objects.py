@@ -1,10 +1,10 @@
-"""One object of S3: its metadata, reads from any offset on, writes at once or in parts, copies.
+"""One object of S3: its metadata, reads from any offset, writes at once or in parts, copies.
 
-S3 makes a copy itself, within what one pair of keys reaches. That nothing is overwritten, and that
-the source is what was asked for, are conditions that many compatible servers ignore without a word,
-least often on plain puts. So small objects that must not be overwritten are read and put; and
-whatever was copied is compared with what was asked for. Tiny objects always are, where nothing is
-yet: that takes less time than to ask for a copy.
+S3 makes a copy itself if one pair of keys reaches both objects. Two conditions protect a copy:
+nothing is overwritten, and the source is the requested one. Many compatible servers ignore these
+conditions silently, least often on plain puts. So a small object that must not overwrite is read
+and put, and every copy is compared with the requested object. Tiny objects always are read and put,
+at free keys: that takes less time than a copy by the store.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from lakegc_assets.storage.values import Copied, CopyRequest
 _Answer = TypeVar("_Answer")
 
 MOST_PARTS: Final = 10_000
-# Two conditional puts met: S3 carried out neither or the other one.
+# Two conditional puts collided: S3 carried out neither or the other one.
 _CONFLICTS: Final = frozenset({"409", "ConditionalRequestConflict"})
 _OK: Final = 200
 _PARTIAL: Final = 206
@@ -66,7 +66,7 @@ _NAMED: Final = {
     "sha256": "ChecksumSHA256", "crc64nvme": "ChecksumCRC64NVME", "crc32c": "ChecksumCRC32C",
 }  # fmt: skip
 _NOT_FOUND: Final = 404
-#: Larger ones are streamed where they must not overwrite, and else copied by the store.
+#: Bytes from which an object is streamed if it must not overwrite, and else copied by the store.
 _SMALL: Final = 1 << 20
 _TINY: Final = 32 << 10
 _TOO_SHORT: Final = frozenset({"InvalidRange", "416"})
@@ -74,7 +74,7 @@ _TOO_SHORT: Final = frozenset({"InvalidRange", "416"})
 
 @dataclass(frozen=True)
 class S3Object(BucketObject):
-    """One object of a bucket; ``key`` is whole."""
+    """One object of a bucket; ``key`` is its full key."""
 
     config: StoreConfig
     bucket: str
@@ -88,11 +88,11 @@ class S3Object(BucketObject):
 
     @property
     def named(self) -> dict[str, Any]:
-        """The parameters that name it in a request."""
+        """The parameters that name the object in a request."""
         return {"Bucket": self.bucket, "Key": self.key}
 
     def state(self, *, checksums: bool = True) -> ObjectState:
-        """See ``BucketObject``. Checksums may take the permission to decrypt."""
+        """See ``BucketObject``. Checksums may require the permission to decrypt."""
         asked: Any = {"ChecksumMode": "ENABLED"} if checksums else {}
         with translated(self.where):
             answer = self.clients.usual.head_object(**self.named, **asked)
@@ -128,7 +128,7 @@ class S3Object(BucketObject):
     def _put(
         self, data: bytes, *, etag: str | None = None, if_absent: bool
     ) -> tuple[str, Mapping[str, Any]]:
-        """Write it at once. Returns its etag, and the answer."""
+        """Write the object at once. Returns its etag, and the answer."""
         # Without the digest S3 refuses to write into a bucket with a default lock.
         asked = {**self.named, "Body": data, "ContentMD5": base64_of(md5_of(data))}
         if if_absent or etag is not None:
@@ -141,9 +141,10 @@ class S3Object(BucketObject):
             return etag_in(answer.get("ETag")), answer
 
     def once(self, send: Callable[[], _Answer]) -> _Answer:
-        """Send a conditional write, again only after an answer that it was not carried out.
+        """Send a conditional write, and again only after an answer that it was not carried out.
 
-        A repeated one would meet its own first try, and report that as somebody else's.
+        Otherwise a retry would meet the object of its own first attempt, and report it as a
+        conflict.
         """
 
         def again(failure: HttpFailure) -> bool:
@@ -155,7 +156,7 @@ class S3Object(BucketObject):
         except HttpFailure as failure:
             error = failure.explained(self.where)
             if failure.code in _CONFLICTS:
-                # All that it says is that this write was not carried out.
+                # This answer tells only that this write was not carried out.
                 raise StoreUnavailableError(str(error)) from failure
             raise error from failure
 
@@ -166,7 +167,7 @@ class S3Object(BucketObject):
         with self.uploading() as upload:
             for data in in_parts(counted(pieces, size, self.where), part):
                 upload.put(data)
-                # No part is held while the next one is made.
+                # No part stays in memory while the next one is made.
                 del data
             etag, proven = upload.complete(if_absent=if_absent)
         if proven and upload.compared:
@@ -186,7 +187,7 @@ class S3Object(BucketObject):
 
     @contextmanager
     def uploading(self) -> Iterator[Upload]:
-        """An upload in parts; after any error the server forgets them."""
+        """Begin an upload in parts; after any error the server drops the parts."""
         with translated(self.where):
             answer = self.clients.usual.create_multipart_upload(**self.named)
         upload = Upload(self, answer["UploadId"])
@@ -200,9 +201,9 @@ class S3Object(BucketObject):
 
 @dataclass
 class Upload:
-    """An upload in parts, by the id and the etags of its parts so far.
+    """An upload in parts, with its id and the etags of its parts so far.
 
-    ``compared`` is True if all parts that were sent have the MD5 that their etags name.
+    ``compared`` is True if all sent parts have the MD5 in their etags.
     """
 
     target: S3Object
@@ -230,7 +231,7 @@ class Upload:
         self.etags.append(etag)
 
     def complete(self, *, if_absent: bool) -> tuple[str, bool]:
-        """Give the object its name. Returns its etag, and True if that proves its parts."""
+        """Complete the upload. Returns its etag, and True if the etag proves its parts."""
         parts = [{"ETag": f'"{e}"', "PartNumber": n} for n, e in enumerate(self.etags, 1)]
         asked: dict[str, Any] = {
             **self.target.named, "UploadId": self.id, "MultipartUpload": {"Parts": parts}
@@ -238,7 +239,7 @@ class Upload:
         clients, answer = self.target.clients, dict[str, Any]()
         if if_absent:
             with writing_once():
-                # Many servers ignore the condition without a word.
+                # Many servers ignore the condition silently.
                 self.target.require_absent()
                 send = partial(clients.once.complete_multipart_upload, **asked, IfNoneMatch="*")
                 answer |= self.target.once(send)
@@ -259,33 +260,33 @@ def _pieces(body: Any) -> Iterator[bytes]:  # noqa: ANN401 - botocore's Streamin
 
 
 def is_md5(etag: str) -> bool:
-    """True if an etag has the form of the MD5 of a content that was written at once."""
+    """True if an etag has the form of an MD5, as of a content that was written at once."""
     return _MD5.fullmatch(etag) is not None
 
 
 def tells_md5(answer: Mapping[str, Any], bucket: str) -> bool:
     """True if the etags in an answer are made of MD5s of the content.
 
-    They are not where it is encrypted with keys of KMS or of the client, nor in directory buckets.
+    They are not for encryption with keys of KMS or of the client, nor in directory buckets.
     """
     kms = str(answer.get("ServerSideEncryption", "")).startswith("aws:kms")
     return not kms and "SSECustomerAlgorithm" not in answer and not bucket.endswith("--x-s3")
 
 
 def named_by(answer: Mapping[str, Any], bucket: str) -> dict[str, str]:
-    """The checksums of a whole content that an answer to HEAD or GET names, in lower hex."""
+    """The checksums of a whole content in an answer to HEAD or GET, in lower hex."""
     named = {}
     etag = str(answer.get("ETag", "")).strip('"')
     if is_md5(etag) and tells_md5(answer, bucket):
         named["md5"] = etag
-    # Of an upload in parts they may be checksums of the parts' checksums.
+    # For an upload in parts they may be checksums of the parts' checksums.
     if answer.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT":
         named |= checksums_in({name: answer.get(member) for name, member in _NAMED.items()})
     return named
 
 
 def etag_of_parts(etags: Sequence[str]) -> str | None:
-    """The etag that S3 gives to what is made of parts with such etags; None for other etags."""
+    """The etag that S3 gives to an upload of parts with such etags; None for other etags."""
     if not all(map(is_md5, etags)):
         return None
     digests = b"".join(map(bytes.fromhex, etags))
@@ -303,7 +304,7 @@ def copy(source: S3Object, target: S3Object, asked: CopyRequest, sizes: Sizes) -
 
 
 def _whole(source: S3Object, target: S3Object, asked: CopyRequest) -> Copied:
-    """One request, whose answer proves the copy if etags are MD5s."""
+    """Copy in one request, whose answer proves the copy if etags are MD5s."""
     try:
         with failing():
             answer = target.clients.usual.copy_object(**target.named, **_from(source, asked))
@@ -316,22 +317,22 @@ def _whole(source: S3Object, target: S3Object, asked: CopyRequest) -> Copied:
 
 
 def _tiny(source: S3Object, target: S3Object, asked: CopyRequest) -> Copied | None:
-    """As ``_by_value``, where MD5s prove it; what is there may be replaced, in the usual way."""
+    """Copy as ``_by_value`` if MD5s prove the copy; replace existing objects in the usual way."""
     if not target.clients.small.usable(source.bucket, target.bucket):
         return None
     with suppress(PreconditionFailedError):
         made = _by_value(source, target, asked)
-        # The store may know a checksum that says more.
+        # The store may know a stronger checksum.
         return made if made is not None and made.verified_by == "md5" else None
     return None
 
 
 def _by_value(source: S3Object, target: S3Object, asked: CopyRequest) -> Copied | None:
-    """A small object read and put where nothing is; None where it is to be done in the usual way.
+    """Read and put a small object at a free key; None to copy it in the usual way.
 
-    Only what the MD5 in its etag proves is put, and only the store's word that something is there
-    is believed. Whatever else goes wrong is done once more: the usual put finds what this one has
-    left.
+    An object is put only if the MD5 in its etag proves it. Only the store's answer that an object
+    is there is believed. After any other failure the usual put follows, which finds a copy that
+    this put has left.
     """
     small = target.clients.small
     data = _read(small, source, asked)
@@ -340,13 +341,13 @@ def _by_value(source: S3Object, target: S3Object, asked: CopyRequest) -> Copied 
     try:
         made = small.put(target.bucket, target.key, data)
     except AlreadyThereError:
-        # Two writers at a time may both get this answer, and neither have written.
+        # Two concurrent writers may both get this answer without a write by either.
         with suppress(ObjectNotFoundError):
             target.state()
             raise PreconditionFailedError(f"{target.where}: something is there already") from None
         return None
     if made is None:
-        # One request that has failed says nothing about those of the next minutes.
+        # A single failed request proves nothing about the requests of the next minutes.
         small.pause(target.bucket, PAUSE_S)
         return None
     if made == asked.etag:
@@ -358,7 +359,7 @@ def _by_value(source: S3Object, target: S3Object, asked: CopyRequest) -> Copied 
 
 
 def _read(small: SmallObjects, source: S3Object, asked: CopyRequest) -> bytes | None:
-    """The content of an object whose etag is the MD5 of it; None if not, or in another way."""
+    """The content of an object if its etag is its MD5; None if not, or to read it otherwise."""
     if not is_md5(asked.etag):
         return None
     data = small.get(source.bucket, source.key, asked.etag, asked.size)
@@ -369,7 +370,7 @@ def _read(small: SmallObjects, source: S3Object, asked: CopyRequest) -> bytes | 
 
 
 def _in_parts(source: S3Object, target: S3Object, asked: CopyRequest, sizes: Sizes) -> Copied:
-    """As few parts as possible: the etag of a single one is the MD5 of the whole."""
+    """Copy in as few parts as possible: the etag of a single part is the MD5 of the whole."""
     part = part_size(asked.size, sizes.copied_part, MOST_PARTS)
     proven = False
     with target.uploading() as upload:
@@ -396,7 +397,7 @@ def _in_parts(source: S3Object, target: S3Object, asked: CopyRequest, sizes: Siz
 
 
 def _compared(source: S3Object, target: S3Object, asked: CopyRequest, made: str) -> Copied:
-    """Compare what the store says of both objects."""
+    """Compare the store's checksums of both objects."""
     original = source.require_original(asked)
     copied = target.require_written(asked.size, made)
     return Copied(made, target.compare(original.checksums, copied.checksums))
@@ -407,7 +408,7 @@ def _from(source: S3Object, asked: CopyRequest) -> dict[str, Any]:
 
 
 def _explained(failure: HttpFailure, source: S3Object, target: S3Object) -> Exception:
-    """The error for a copy that was refused: stores do not say for the sake of which object."""
+    """The error for a refused copy: stores do not tell which of the two objects is the cause."""
     kind = failure.kind
     if failure.code in _TOO_SHORT:
         return ChangedError(f"{source.where} is shorter than was expected")

@@ -1,8 +1,8 @@
 """The objects in a page of an S3 listing, found in its bytes without an XML parser.
 
-Between two texts of an object stand tags only. Objects with as many tags must have the very tags of
-the first one of these: numpy compares eight bytes of all of them at a time. What is not known in
-full is refused, and the whole page left to an XML parser.
+Only tags are between two texts of an object. Objects with the same number of tags must have exactly
+the tags of the first such object: numpy compares eight bytes of all of them at a time. If anything
+is not known in full, the whole page is left to an XML parser.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ FIELDS: Final = (b"Key", b"LastModified", b"ETag", b"Size")
 _BEGIN: Final = b"<Contents>"
 _END: Final = b"</Contents>"
 _QUOTE: Final = b"(?:&quot;|&#34;)"
-#: Opening tag, name and closing tag; the quotes of an etag, which all servers write, are theirs.
+#: Opening tag, name and closing tag; the quotes of an etag, which all servers write, belong to
+#: them.
 _ELEMENT: Final = b"(<([A-Za-z]+)>(?:(?<=<ETag>)%s)?)[^<>&]*((?:%s(?=</ETag>))?</\\2>)" % (
     _QUOTE,
     _QUOTE,
@@ -29,7 +30,7 @@ _ELEMENT: Final = b"(<([A-Za-z]+)>(?:(?<=<ETag>)%s)?)[^<>&]*((?:%s(?=</ETag>))?<
 _ELEMENTS: Final = re.compile(_ELEMENT)
 _OBJECT: Final = re.compile(b"%s(?:%s)+%s" % (_BEGIN, _ELEMENT, _END))
 _WORD: Final = 8
-#: Texts are of printable ASCII, which an XML parser would not change.
+#: Texts are printable ASCII, which an XML parser does not change.
 _FIRST, _LAST = ord(" "), ord("~")
 _LESS, _MORE, _AMPERSAND = b"<>&"
 
@@ -38,15 +39,15 @@ _Words = npt.NDArray[np.uint64]
 
 
 class _Form(NamedTuple):
-    """The parts that objects have in common: the tags before, between and behind their texts.
+    """The common parts of objects: the tags before, between and after their texts.
 
-    Words of eight bytes cover the tags; of each, which tags it is of, where it is in them, and its
-    bytes, as far as they are the tags', which the mask says.
+    Words of eight bytes cover the tags. Each word has the number of its tags, its offset in them,
+    its bytes, and a mask of the bytes that belong to the tags.
     """
 
-    #: Of the tags, each.
+    #: Bytes of each run of tags.
     lengths: _Numbers
-    #: Bytes of them that come before their first ``<``.
+    #: Bytes of each run of tags before its first ``<``.
     shifts: _Numbers
     ampersands: int
     tags: _Numbers
@@ -56,13 +57,13 @@ class _Form(NamedTuple):
 
 
 def objects_in(body: bytes) -> tuple[bytes, list[pa.Array]] | None:
-    """The page with an element ``_`` in place of its objects, and the texts of their ``FIELDS``.
+    """A page with an element ``_`` in place of its objects, and the texts of their ``FIELDS``.
 
-    None where there are none, or one is not known in full. In a comment, say, they are no objects:
-    then the element is none, too.
+    None if there are no objects, or one is not known in full. In a comment, for example, they are
+    no objects; then the XML parser finds no element ``_`` either.
     """
     begin, end = body.find(_BEGIN), body.rfind(_END) + len(_END)
-    # Words may reach beyond the last tag, where the page ends with others.
+    # Words may extend past the last tag, if the page ends with other tags.
     if not 0 <= begin < end <= len(body) - _WORD:
         return None
     objects = np.frombuffer(body, np.uint8)[begin:end]
@@ -87,7 +88,7 @@ def objects_in(body: bytes) -> tuple[bytes, list[pa.Array]] | None:
         behind = tags + form.lengths
         begins[:, rows], ends[:, rows] = behind[:, fields].T, tags[:, 1:][:, fields].T
         ampersands += form.ampersands * len(rows)
-    # All that the tags do not have is in a text, where it would be damage or an entity.
+    # Any other such character is in a text, where it is damage or an entity.
     expected = ((_MORE, len(places)), (_AMPERSAND, ampersands))
     if any(np.count_nonzero(objects == one) != count for one, count in expected):
         return None
@@ -99,20 +100,20 @@ def _have(form: _Form, words: _Words, tags: _Numbers, ends: _Numbers) -> bool:
     """Return whether objects have the tags of a form.
 
     Args:
-        form: theirs, if they have it.
+        form: the expected form of the objects.
         words: of the page, one from each of its bytes on.
-        tags: for each object, where its tags are.
+        tags: for each object, the positions of its tags.
         ends: of the objects.
     """
     behind = tags + form.lengths
-    # Else words of one would be looked for in the next object, or beyond the page.
+    # Otherwise words of one object would be read in the next object, or past the page.
     if (behind[:, :-1] > tags[:, 1:]).any() or (behind[:, -1] != ends).any():
         return False
     return bool(((words[tags[:, form.tags] + form.offsets] & form.masks) == form.words).all())
 
 
 def _form_of(sample: bytes) -> tuple[_Form, Sequence[int]] | None:
-    """The form of an object, and which of its texts are those of ``FIELDS``."""
+    """The form of an object, and the positions of ``FIELDS`` among its texts."""
     if not _OBJECT.fullmatch(sample):
         return None
     opening, names, closing = zip(*_ELEMENTS.findall(sample), strict=True)
@@ -147,8 +148,8 @@ def _numbers(words: Sequence[bytes]) -> _Words:
 
 
 def _texts(body: bytes, begins: Any, ends: Any) -> pa.Array:  # noqa: ANN401 - numpy's arrays
-    """The texts that begin and end at some positions of a page, in order."""
-    # With what stands between two of them.
+    """The texts between pairs of positions of a page, in order."""
+    # Includes the bytes between two texts, which are dropped below.
     offsets = np.stack((begins, ends), axis=1).reshape(-1)
     buffers = pa.py_buffer(offsets), pa.py_buffer(body)
     both = pa.StringArray.from_buffers(len(offsets) - 1, *buffers)

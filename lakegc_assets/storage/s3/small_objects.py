@@ -1,12 +1,13 @@
-"""Small objects of S3 by obstore: reads, of tables too, and puts where none is, for copies.
+"""Small objects of S3 by obstore: reads, also of tables, and puts at free keys, for copies.
 
-boto3 needs 2.1 ms of CPU time for such a request and obstore 0.2 ms, which is most of the time of a
+boto3 needs 2.1 ms of CPU time for such a request and obstore 0.2 ms. This is most of the time of a
 backup or restore of small objects (``bench/recovery.py``), and of reading metaranges. A request is
-sent once, and only in the simplest case; after any failure the caller does the same by boto3, whose
-PUT is conditional too, and finds one that was carried out all the same. The signature covers the
-SHA-256 of what is put, so that a store refuses a content that was damaged on its way.
+sent once, and only in the simplest case. After any failure the caller does the same by boto3, whose
+PUT is conditional too, and finds an object that was written all the same. The signature covers the
+SHA-256 of the content of a put, so a store refuses a content that was damaged on its way.
 
-All else is boto3's, since obstore changes some keys, follows redirects and hides the store's codes.
+All other requests use boto3, because obstore changes some keys, follows redirects and hides the
+store's codes.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
     from obstore.store import S3Credential
 
-#: Keys that obstore would change, or refuse: with parts that are empty, ``.`` or ``..``.
+#: Keys that obstore would change, or refuse: with components that are empty, ``.`` or ``..``.
 _ODD: Final = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\x7f]")
-#: The process in which obstore began: in a process that is forked from it, it would hang.
+#: The process in which obstore began: it would hang in a process that is forked from it.
 _began_in: Final[list[int]] = []
-#: For so long credentials are used before they are asked for again; boto3 renews them in time.
+#: Time after which credentials are read again; boto3 renews them in time.
 _CREDENTIALS_LAST: Final = timedelta(minutes=2)
-#: For so long a bucket that has refused a put is left to boto3.
+#: Seconds for which a bucket that has refused a put is left to boto3.
 PAUSE_S: Final = 60.0
 _PROBED: Final = ContextVar[list[Mapping[str, Any]] | None]("probed", default=None)
 
@@ -69,24 +70,24 @@ class SmallObjects:
         return all(self._paused.get(bucket, 0.0) <= monotonic() for bucket in buckets)
 
     def pause(self, bucket: str, seconds: float) -> None:
-        """Leave copies of and to a bucket to boto3 for some seconds; ``inf`` is for good.
+        """Leave copies from and to a bucket to boto3 for some seconds; ``inf`` is for good.
 
-        That is one that refused a put, or whose etags are not the MD5s of what it holds.
+        Such a bucket has refused a put, or its etags are not the MD5s of its contents.
         """
         self._paused[bucket] = max(monotonic() + seconds, self._paused.get(bucket, 0.0))
 
     def get(
         self, bucket: str, key: str, etag: str | None = None, size: int | None = None
     ) -> bytes | None:
-        """The content of an object, of any etag or size where none is given.
+        """The content of an object, of any etag or size if none is given.
 
-        None if it has another one, or by any failure.
+        None if the object has another etag or size, or after any failure.
         """
         store = self._store(bucket, key)
         if store is None:
             return None
         traffic.add(traffic.STORE, "GET")
-        # boto3 finds out which it is.
+        # boto3 then finds the cause.
         with suppress(Exception):
             found = obstore.get(store, key, options={"if_match": f'"{etag}"'} if etag else {})
             data = bytes(found.bytes())
@@ -95,7 +96,7 @@ class SmallObjects:
         return None
 
     def put(self, bucket: str, key: str, data: bytes) -> str | None:
-        """Put an object where none is. Raises AlreadyThereError: the store says that there is one.
+        """Put an object at a free key. Raises AlreadyThereError: the store reports an object there.
 
         Returns its etag; None if it may not have been written.
         """
@@ -114,7 +115,7 @@ class SmallObjects:
     def _store(self, bucket: str, key: str) -> S3Store | None:
         if _ODD.search(key) or not _began_here():
             return None
-        # As above; and where there are no credentials now, there may be some later.
+        # boto3 then finds the cause; without credentials now, there may be some later.
         with suppress(Exception):
             if bucket not in self._stores:
                 self._stores[bucket] = self.open_bucket(bucket)
@@ -154,13 +155,13 @@ class SmallObjects:
         )
 
     def _is_direct(self, url: str) -> bool:
-        """True if there is no proxy on the way, and no certificates of one's own are trusted."""
+        """True without a proxy, and without additional trusted certificates."""
         proxies = ProxyConfiguration(proxies=get_environ_proxies(self.client.meta.endpoint_url))
         own = self.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE")
         return proxies.proxy_url_for(url) is None and not (own and url.startswith("https:"))
 
     def provide_credentials(self) -> S3Credential:
-        """The credentials of the session as they are now. Raises ValueError: there are none."""
+        """The session's current credentials. Raises ValueError: there are none."""
         found = self.session.get_credentials()
         now = None if found is None else found.get_frozen_credentials()
         if now is None or now.access_key is None or now.secret_key is None:
@@ -181,7 +182,7 @@ def _began_here() -> bool:
 
 
 def answer_probes(client: S3Client) -> None:
-    """Let a client answer a probe with the request that it would have sent."""
+    """Make a client answer a probe with the request that it would have sent."""
 
     def answer(params: Mapping[str, Any], **_: object) -> tuple[object, dict[str, Any]] | None:
         probed = _PROBED.get()
@@ -194,7 +195,7 @@ def answer_probes(client: S3Client) -> None:
 
 
 def _probe(client: S3Client, bucket: str) -> Mapping[str, Any]:
-    """The URL and signing context of a request about the key ``k``, which is not sent."""
+    """The URL and signing context of a request for the key ``k``, which is not sent."""
     probed: list[Mapping[str, Any]] = []
     token = _PROBED.set(probed)
     try:

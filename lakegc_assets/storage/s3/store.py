@@ -29,9 +29,9 @@ from lakegc_assets.storage.values import (
 )
 
 _NO_RULES: Final = "NoSuchLifecycleConfiguration"
-#: A server that does not know the question has no locks.
+#: Codes of a bucket without locks, or of a server that does not know the question.
 _NO_LOCK: Final = frozenset({"ObjectLockConfigurationNotFoundError", "NotImplemented"})
-#: Days, at least.
+#: Days of a year, at least.
 _YEAR: Final = 365
 _DATA: Final = "data/"
 
@@ -45,7 +45,7 @@ class ObjectLock(NamedTuple):
 
 
 class S3Store(S3Versions):
-    """The objects of a bucket below a prefix, and what its settings keep of deleted ones."""
+    """The objects of a bucket below a prefix, and the protection of its deleted objects."""
 
     def _object(self, full_key: str, where: str, config: StoreConfig) -> S3Object:
         return S3Object(config, self.bucket, full_key, where)
@@ -55,13 +55,14 @@ class S3Store(S3Versions):
         return S3Store, config.endpoint_url, config.profile, config.credentials_file
 
     def fetch(self, key: str) -> bytes:
-        """See ``ObjectStore``: by obstore, as long as that succeeds."""
+        """See ``ObjectStore``: by obstore, as long as it succeeds."""
         small = self.clients.small
         if small.usable(self.bucket):
             found = small.get(self.bucket, self._full_key(key))
             if found is not None:
                 return found
-            # boto3 tells what is wrong: the object may be missing, or the way be another one.
+            # boto3 finds the cause: the object may be missing, or the bucket may need another
+            # request.
             small.pause(self.bucket, PAUSE_S)
         return self.get(key)
 
@@ -81,8 +82,8 @@ class S3Store(S3Versions):
     def _uploads(self) -> Iterator[MultipartUpload]:
         begun = self._begun(self.prefix)
         if not begun and not is_aws(self.clients.endpoint):
-            # MinIO lists the uploads of a bucket, or those of one key: none below a prefix. Who may
-            # list below the prefix alone has had the answer.
+            # MinIO lists the uploads of a bucket, or of one key, but none below a prefix. A user
+            # who may list only below the prefix keeps the first answer.
             try:
                 begun = self._begun("")
             except HttpFailure as failure:
@@ -112,7 +113,7 @@ class S3Store(S3Versions):
             self.client.abort_multipart_upload(Bucket=self.bucket, Key=full_key, UploadId=upload_id)
 
     def _copied(self, source: S3Object, target: S3Object, asked: CopyRequest) -> Copied | None:
-        """A small object that may be overwritten takes one request."""
+        """Copy a small object that may be overwritten in one request."""
         return copy(source, target, asked, self.sizes)
 
     def _deletes(
@@ -149,7 +150,7 @@ class S3Store(S3Versions):
         return self._settings()[0]
 
     def _settings(self) -> tuple[Recovery, str, Sequence[Any] | None]:
-        """Recovery, versioning and lifecycle rules; None for rules that are not known."""
+        """Recovery, versioning and lifecycle rules; None for unknown rules."""
         where = self._url
         try:
             versioning = self._versioning()
@@ -182,13 +183,13 @@ class S3Store(S3Versions):
     def data_protection(self) -> DataProtection:
         """See ``ObjectStore``.
 
-        A delete that names no version leaves a marker, whatever is locked, and the space is freed
-        when a lifecycle rule may remove the version below.
+        A delete without a version leaves a marker in spite of any lock. The space is freed when a
+        lifecycle rule may remove the version below.
         """
         recovery, versioning, rules = self._settings()
         found, lock = DataProtection.of(recovery), self._object_lock()
         if versioning == "suspended":
-            # What was written before that has a version, which stays.
+            # Objects from before the suspension have a version, which stays.
             found = found._replace(held=None)
         if rules is not None:
             concerned = [rule for rule in rules if _days(rule, self.prefix) is not None]
@@ -197,12 +198,12 @@ class S3Store(S3Versions):
         return found._replace(locked_days=lock.days if lock else 0).with_locks(_in_words(lock))
 
     def _expirations(self) -> Iterable[tuple[str, float]]:
-        """See ``UploadingStore``: rules for some tags are not about what lakeFS, or we, write."""
+        """See ``UploadingStore``: rules for some tags do not concern lakeFS's objects or ours."""
         found = ((_start(rule), _expiry(rule)) for rule in self._rules())
         return [(start, days) for start, days in found if days is not None]
 
     def retained(self, prefix: str = "") -> Retained:
-        """See ``ObjectStore``. Locks of single objects are in no list: the default counts."""
+        """See ``ObjectStore``. No list has locks of single objects: the default lock counts."""
         markers = 0
 
         def kept(lock: timedelta | None) -> Iterator[tuple[int, bool, datetime | None]]:
@@ -251,7 +252,7 @@ def _utc(moment: datetime) -> datetime:
 
 
 def _in_words(lock: ObjectLock | None) -> Sequence[str]:
-    """Object Lock of a bucket, in a sentence; None for what is not known."""
+    """Object Lock of a bucket, as a sentence; None if it is not known."""
     if lock is None:
         allow = "allow s3:GetBucketObjectLockConfiguration"
         return [f"whether objects are locked could not be found out: {allow}"]
@@ -265,16 +266,16 @@ def _in_words(lock: ObjectLock | None) -> Sequence[str]:
 
 
 def _days(rule: Any, prefix: str) -> float | None:  # noqa: ANN401 - boto3's
-    """After how many days a rule may remove what was deleted below a prefix; None for never."""
+    """The days after which a rule may remove deleted objects below a prefix; None for never."""
     ends = rule.get("NoncurrentVersionExpiration", {})
-    # A rule that spares the newest of the old versions spares what was deleted last.
+    # A rule that spares the newest old versions spares the object that was deleted last.
     if "NoncurrentDays" not in ends or ends.get("NewerNoncurrentVersions"):
         return None
     return float(ends["NoncurrentDays"]) if _concerns(rule, prefix) else None
 
 
 def _concerns(rule: Any, prefix: str) -> bool:  # noqa: ANN401 - as above
-    """True if a rule is in effect, and may be about something below a prefix."""
+    """True if a rule is in effect, and may concern an object below a prefix."""
     return rule.get("Status") == "Enabled" and overlap(_start(rule), prefix)
 
 
@@ -286,7 +287,7 @@ def _expiry(rule: Any) -> float | None:  # noqa: ANN401 - as above
 
 
 def _archives(rules: Sequence[Any], prefix: str) -> list[str]:
-    """A sentence on rules that move what was deleted to where it cannot be read."""
+    """A sentence on rules that move deleted objects to an archive, where they cannot be read."""
     days = [
         one.get("NoncurrentDays", 0)
         for rule in rules
@@ -299,12 +300,12 @@ def _archives(rules: Sequence[Any], prefix: str) -> list[str]:
 
 
 def _ends_all(rule: Any, prefix: str) -> bool:  # noqa: ANN401 - as above
-    """True if a rule removes all objects below a prefix, and not those of some tags or sizes."""
+    """True if a rule removes all objects below a prefix, not only those of some tags or sizes."""
     return f"{prefix}{_DATA}".startswith(_start(rule)) and not _chosen(rule).keys() - {"Prefix"}
 
 
 def _start(rule: Any) -> str:  # noqa: ANN401 - as above
-    """The prefix of the keys that a rule is about."""
+    """The prefix of the keys that a rule concerns."""
     return str(_chosen(rule).get("Prefix") or rule.get("Prefix") or "")
 
 
