@@ -1,1 +1,1 @@
-"""The benchmarks: each is a module that is run by itself."""
+"""The benchmarks: each module runs on its own."""

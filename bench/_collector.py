@@ -1,4 +1,4 @@
-"""A collection in this process: its stages one by one, with what each takes."""
+"""A collection in this process: its stages one by one, with the cost of each."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _STAGES: tuple[Callable[[RunContext], Manifest], ...] = (
 
 @dataclass(frozen=True)
 class Collector:
-    """What collects a repository.
+    """The collector of a repository.
 
     Attributes:
         session: of all its runs.
-        ctx: of the run at hand.
-        cpu: of this process, and of what it has started since.
+        ctx: of the current run.
+        cpu: CPU time of this process and of processes started since.
     """
 
     session: Session
@@ -54,10 +54,10 @@ class Collector:
         """A collector without artifacts and caches.
 
         Args:
-            folder: for these.
+            folder: of artifacts and caches.
             repository: lakeFS repository.
-            local_root: where ``local://`` namespaces live.
-            settings: fields of ``Settings``, where others than the usual ones are wanted.
+            local_root: directory of ``local://`` namespaces.
+            settings: fields of ``Settings`` that differ from the defaults.
         """
         session = Session()
         stores = StoreConfig(local_root=str(local_root) if local_root else None)
@@ -73,8 +73,8 @@ class Collector:
 
         Args:
             run: its id.
-            clean: list the whole store, whatever earlier runs have seen.
-            attributed: whether all that is listed is attributed, too.
+            clean: list the whole store, without data of earlier runs.
+            attributed: also make the ``storage_attribution``.
         """
         ctx = replace(self.ctx, run=run, settings=self.ctx.settings.changed(clean=clean))
         jobs, tasks = self.session.work()
@@ -114,7 +114,7 @@ class Collector:
         return replace(self, ctx=ctx), total
 
     def candidates(self, wanted: int) -> int:
-        """How many objects the mark wants to delete; other than so many are an error."""
+        """The number of candidates of the mark; a number other than ``wanted`` is an error."""
         attempt = self.ctx.root.attempt(self.ctx.repository, self.ctx.run)
         found = attempt.manifest("deletion_candidates").rows
         if found != wanted:
@@ -122,7 +122,7 @@ class Collector:
         return found
 
     def sweep(self) -> float:
-        """Sweep what is marked; seconds."""
+        """Sweep the mark; seconds."""
         seconds = self._measured("sweep", lambda: sweep(self.ctx))
         manifest = self.ctx.root.attempt(self.ctx.repository, self.ctx.run).manifest("swept_set")
         print(f"sweep: {manifest.rows:,} objects, {manifest.rows / seconds:,.0f} objects/s")

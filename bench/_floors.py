@@ -1,7 +1,7 @@
-"""Floors: bare loops that do only what must be done, however a collector is made.
+"""Floors: bare loops that do only the work that every collector must do.
 
-Each is measured in the run that it stands beside, in processes of its own that are warm, and with
-knowledge that the collector does not have: where keys lie, and which ranges are live.
+Each floor runs in the same benchmark run as the collector, in warm processes of its own. It knows
+facts that the collector does not: the places of keys, and the live ranges.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 _THREADS = 8
 _BATCH = 1000
-#: Key ranges that each process lists.
+#: Number of key ranges that each process lists.
 _CUTS = 32
 _SAMPLE = 10_000
-#: Hashes that wait until they become a sorted run.
+#: Number of hashes in memory before they become a sorted run.
 _WAITING = 8_000_000
-#: A stock session and a dozen small queries, which is what ``F`` stands for.
+#: A stock session and a dozen small queries: the floor ``F``.
 _STOCK = """
 from pyspark.sql import SparkSession, functions as F
 spark = SparkSession.builder.master("local[2]").getOrCreate()
@@ -61,7 +61,7 @@ class Floors:
 
     Args:
         pool: of ``CORES`` processes.
-        folder: for what they hand each other.
+        folder: for files between the processes.
     """
 
     def __init__(self, pool: ProcessPoolExecutor, folder: Path) -> None:
@@ -69,7 +69,7 @@ class Floors:
         self._folder = folder
 
     def mark(self, ctx: RunContext) -> float:
-        """Print and return the seconds of a mark that has finished: listing, decoding, sets."""
+        """Print and return the seconds of a finished mark: listing, decoding, sets."""
         ctx = ctx.connect()
         attempt = ctx.root.attempt(ctx.repository, ctx.run)
         addresses = attempt.read("store_listing", columns=["address"])["address"]
@@ -124,13 +124,13 @@ def floors() -> Iterator[Floors]:
         TemporaryDirectory() as folder,
         ProcessPoolExecutor(CORES, context, initializer=_warm) as pool,
     ):
-        # One process would take both, were they done at once.
+        # Without a pause, one process would take both tasks.
         list(pool.map(time.sleep, [1.0] * CORES))
         yield Floors(pool, Path(folder))
 
 
 def beside(what: str, seconds: float, floor: float) -> None:
-    """Print how many times its floor something took."""
+    """Print the ratio of a time to its floor."""
     print(f"{what}: {seconds:.1f} s / floor {floor:.1f} s = {seconds / floor:.2f}", flush=True)
 
 
@@ -142,7 +142,7 @@ def stock_session() -> float:
 
 
 def bare_deletes(endpoint: str, keys: Sequence[str], threads: int = CORES) -> float:
-    """Seconds to delete keys (whole ones) of the bucket with boto3, and look at nothing."""
+    """Seconds to delete keys (whole ones) of the bucket with boto3, without any check."""
     client = boto3.client("s3", endpoint_url=endpoint)
 
     def send(first: int) -> None:
@@ -165,7 +165,7 @@ def _floor(what: str, begun: float) -> float:
 
 
 def _warm() -> None:
-    """Load what decodes and hashes; what was not used on this machine before is compiled."""
+    """Load the code that decodes and hashes; the first use on a machine also compiles it."""
     info, data = write_range([("path", Entry("data/slice/object"))])
     address_hashes(decode_range(data, info.id)["address"])
     witness(data, info.id, StorageNamespace.parse("s3://bucket/namespace"))
@@ -183,7 +183,7 @@ def _list(connections: Connections, bounds: Sequence[tuple[str | None, str | Non
 
 
 def _decode(connections: Connections, folder: Path, ids: Sequence[str]) -> int:
-    """Fetch and decode ranges, and leave the hashes of their addresses as a sorted run."""
+    """Fetch and decode ranges, and write the hashes of their addresses as a sorted run."""
     store = connections.store()
     entries = 0
     held: list[Hashes] = []
@@ -209,7 +209,7 @@ def _distinct(held: Sequence[Hashes]) -> Hashes:
 
 
 def _subtract(folder: Path) -> float:
-    """Seconds to take what is committed and what is staged from what is listed."""
+    """Seconds to subtract the committed and the staged hashes from the listed ones."""
     begun = time.monotonic()
     listed = np.load(folder / "listed.npy")
     live = [np.load(file) for file in folder.glob("live-*.npy")]

@@ -1,4 +1,4 @@
-"""Small HTTP servers whose answers are ready bytes, so that they take little of the machine."""
+"""Small HTTP servers with prepared answers, so that they use little CPU of the machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Answer = Callable[[Asked], Told]
 
 
 class _Protocol(asyncio.Protocol):
-    """One connection, on which one request follows another."""
+    """One connection, with requests one after another."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -95,15 +95,15 @@ class _Protocol(asyncio.Protocol):
 
 
 def _nothing(_message: Any) -> None:  # noqa: ANN401 - whatever the other side says
-    """Know no message."""
+    """Ignore every message."""
 
 
 class Service(NamedTuple):
-    """What one process serves.
+    """The servers of one process.
 
     Attributes:
         answers: one for each server.
-        told: is called with each message from the process that started it; tells the answer.
+        told: called with each message from the parent process; returns the answer.
     """
 
     answers: Sequence[Answer]
@@ -117,7 +117,7 @@ class Served:
     Attributes:
         ports: on 127.0.0.1, one for each server.
         pid: of the process.
-        pipe: to it.
+        pipe: to the process.
     """
 
     ports: Sequence[int]
@@ -131,7 +131,7 @@ class Served:
 
     @property
     def cpu_seconds(self) -> float:
-        """What the process has used of a core."""
+        """CPU seconds of the process."""
         stat = Path(f"/proc/{self.pid}/stat").read_text()
         used = stat.rpartition(")")[2].split()[11:13]
         return sum(map(int, used)) / os.sysconf("SC_CLK_TCK")
@@ -139,7 +139,7 @@ class Served:
 
 @contextmanager
 def running(make: Callable[[], Service]) -> Iterator[Served]:
-    """Run servers in a process of their own, in which ``make``, picklable, is called."""
+    """Run servers in a process of their own, which calls ``make``; ``make`` must be picklable."""
     here, there = multiprocessing.Pipe()
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_serve, args=(make, there), daemon=True)

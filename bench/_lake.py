@@ -1,6 +1,6 @@
 """An embedded lakeFS with a repository that a benchmark plants, in a process of its own.
 
-So that what it does and takes counts as little as possible for the collector that is measured.
+So its time and memory affect the figures of the collector as little as possible.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from lakegc_assets_tests.reliability.proxy import Ask, Meddle, proxied
 
 REPOSITORY = "bench"
 DAY = 86_400
-#: Plants a repository, with rules of 30 days, through the server's parts and the store's files; how
-#: many objects are garbage then.
+#: Writes a repository with rules of 30 days, through the server's parts and the store's files;
+#: returns the number of garbage objects.
 Plant = Callable[[EmbeddedLakeFS, ObjectFiles], int]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a repository lies.
+    """The place of a repository.
 
     Attributes:
         data: folder of the server.
-        s3: ``host:port`` of the S3 server that keeps the repository; None for local files.
+        s3: ``host:port`` of the S3 server with the repository; None for local files.
         files: of the bucket there.
-        pages: slices that only its listings have; None for objects that are there.
+        pages: slices that exist only in its listings; None if the objects exist.
     """
 
     data: Path
@@ -47,11 +47,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Planted:
-    """A repository on a server that runs.
+    """A repository on a running server.
 
     Attributes:
-        local_root: where ``local://`` namespaces live.
-        garbage: how many objects nothing needs.
+        local_root: directory of ``local://`` namespaces.
+        garbage: number of objects that nothing needs.
     """
 
     local_root: Path
@@ -60,11 +60,11 @@ class Planted:
 
 @contextmanager
 def planted(place: Place, plant: Plant) -> Iterator[Planted]:
-    """Start the server with its repository, and let this process, and what it starts, reach it.
+    """Start the server with its repository, and set the variables that lead processes to it.
 
     Args:
-        place: where everything lies.
-        plant: picklable, since it is called in the server's process.
+        place: of the server and the repository.
+        plant: picklable, because the server's process calls it.
     """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
@@ -101,7 +101,7 @@ def _serve(pipe: Connection, place: Place, plant: Plant) -> None:
 
 
 def _listing(pages: Pages) -> Meddle:
-    """Answer listings of the objects with ready-made pages; all else goes to the real server."""
+    """Answer listings of the objects with prepared pages, others with the real server."""
 
     def meddle(asked: Asked, ask: Ask) -> Answer:
         wanted = asked.query

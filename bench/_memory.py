@@ -1,7 +1,8 @@
-"""The memory that all processes of a run take at a time, by their kinds; and their CPU time.
+"""The peak memory of all processes of a run together, by their kinds; and their CPU time.
 
-What processes share, as forked ones do, counts once: each is taken for its proportional share of
-its pages (PSS). Servers that a benchmark started before it watches do not count.
+Memory that processes share, as forked ones do, counts once: each process counts with the
+proportional share of its pages (PSS). Servers that a benchmark started before the watch do not
+count.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from pathlib import Path
 
 _PAUSE_S = 0.3
 _MIB = 1024
-#: Fields of a process's statistics behind its name: its own CPU time, and that of children that
-#: have ended.
+#: Fields after a process's name in its statistics: CPU time of the process, and of its ended
+#: children.
 _CPU = slice(11, 15)
 
 
 class Memory(threading.Thread):
-    """Watches a process and what it starts from now on.
+    """Watches a process and the processes that it starts from now on.
 
     Args:
         root: id of the process.
 
     Attributes:
-        peaks: MiB at most, by kind: ``driver`` (the process itself), ``jvm``, ``workers`` (all
+        peaks: maximum in MiB, by kind: ``driver`` (the process itself), ``jvm``, ``workers`` (all
             Python below the JVM), ``others``, and ``all`` of them at one time.
     """
 
@@ -39,12 +40,12 @@ class Memory(threading.Thread):
         self._done = threading.Event()
 
     def run(self) -> None:
-        """Look again and again until told to stop."""
+        """Read the memory repeatedly until ``stop``."""
         while not self._done.wait(_PAUSE_S):
             self._look()
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._done.set()
         self.join()
 
@@ -76,7 +77,7 @@ class Memory(threading.Thread):
 
 @contextmanager
 def watched(root: int | None = None) -> Iterator[Memory]:
-    """Watch this process, or another, as long as the block runs."""
+    """Watch this process, or another one, during the block."""
     memory = Memory(os.getpid() if root is None else root)
     memory.start()
     try:
@@ -86,7 +87,7 @@ def watched(root: int | None = None) -> Iterator[Memory]:
 
 
 class CpuTime:
-    """CPU time of this process and of what it starts from now on; a machine may be busy besides."""
+    """CPU time of this process and its new children; other load of the machine does not count."""
 
     def __init__(self) -> None:
         me = os.getpid()
@@ -105,7 +106,7 @@ def _parents() -> dict[int, int]:
 
 
 def _statistics(pid: int) -> list[str]:
-    """The statistics of a process behind its name; none where it has ended."""
+    """The statistics of a process after its name; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -113,7 +114,7 @@ def _statistics(pid: int) -> list[str]:
 
 
 def _below(root: int, parents: Mapping[int, int], without: set[int] | None = None) -> Iterator[int]:
-    """A process and all that it started, parents first, without some and what these started."""
+    """A process and its descendants, parents first, except ``without`` and their descendants."""
     children: dict[int, list[int]] = defaultdict(list)
     for pid, parent in parents.items():
         children[parent].append(pid)
@@ -140,7 +141,7 @@ def _name(pid: int) -> str:
 
 
 def _share(pid: int) -> float:
-    """Proportional share of a process's resident memory, in MiB; 0 where it has ended."""
+    """Proportional share of a process's resident memory, in MiB; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

@@ -1,8 +1,8 @@
-"""Listings of many objects as pages that are ready before they are asked for.
+"""Listings of many objects as pages that exist before they are requested.
 
-Slices of 10,000 keys ``ns/data/<slice>/<id>`` each, named as lakeFS names them. The XML of a kind
-of slices is made once, with a gap for the slice's name, so that a page costs little more than the
-bytes that are sent.
+Slices of 10,000 keys ``ns/data/<slice>/<id>`` each, with names in lakeFS's form. The XML of one
+kind of slices is made once, with a gap for the slice's name. So a page costs little more than
+sending its bytes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ PAGE = 1000
 NAMESPACE = "ns"
 DATA = f"{NAMESPACE}/data/"
 _MACHINE, _PID = b"lgc", 7
-#: When all objects were written.
+#: Time of all objects.
 MADE = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 _GAP = b"@" * 20
-#: The etag's first 20 digits are the slice's number, the others that of the object in it.
+#: The first 20 digits of an etag are the number of the slice, the others that of its object.
 _TAG = b"#" * 20
 SIZE = 4096
 _OBJECT = (
@@ -36,13 +36,13 @@ _OBJECT = (
     "<Size>%s</Size><StorageClass>STANDARD</StorageClass></Contents>"
 )
 _ADDRESS = re.compile(r"data/([^/]+)/([^/]+)")
-#: Comes after every key that begins like it.
+#: Sorts after every key with the same prefix.
 _LAST = "\U0010ffff"
 
 
 @lru_cache(1)
 def ids() -> list[str]:
-    """The names of the objects of a slice, the same in all of them, in order."""
+    """The names of the objects of a slice, in order, the same in all slices."""
     moment = int(MADE.timestamp())
     return [encode_xid(Xid(moment, _MACHINE, _PID, n)) for n in range(KEYS_EACH)]
 
@@ -60,10 +60,10 @@ def etag(number: int, row: int) -> str:
 
 
 class Kind:
-    """The XML of slices that hold the same objects.
+    """The XML of slices with the same objects.
 
     Args:
-        sizes: in bytes by row, all of as many digits; a row that is not there holds no object.
+        sizes: in bytes by row, all with the same number of digits; a missing row has no object.
     """
 
     def __init__(self, sizes: Mapping[int, int]) -> None:
@@ -95,7 +95,7 @@ class Pages:
 
     @classmethod
     def alike(cls, slices: int) -> Pages:
-        """Whole slices of objects of one size."""
+        """Complete slices of objects of one size."""
         kind = Kind(dict.fromkeys(range(KEYS_EACH), SIZE))
         return cls(slice_names(slices), [kind] * slices)
 
@@ -106,7 +106,7 @@ class Pages:
                 yield f"data/{name}/{of_object}", etag(self._first + number, row)
 
     def find(self, address: str) -> tuple[int, str] | None:
-        """Size and etag of an object; None where there is none."""
+        """Size and etag of an object; None if it does not exist."""
         found = _ADDRESS.fullmatch(address)
         if found is None:
             return None
@@ -121,7 +121,7 @@ class Pages:
         return kind.sizes[row], etag(self._first + number, row)
 
     def answer(self, target: str) -> bytes:
-        """The body that answers a request for a page, or for a page of folders, by its URL."""
+        """The body of the answer to a request for a page of keys or folders, by its URL."""
         return self.page(dict(parse_qsl(urlsplit(target).query, keep_blank_values=True)))
 
     def page(self, query: Mapping[str, str]) -> bytes:
@@ -155,7 +155,7 @@ class Pages:
             first += end - row
 
     def _behind(self, key: str) -> int:
-        """The number of the first key after one that need not be there."""
+        """The number of the first key after a key, which need not exist."""
         if key < DATA:
             return 0
         if not key.startswith(DATA):

@@ -1,8 +1,8 @@
-"""Ranges of many entries at once, a hundred times as fast as the writer of the embedded lakeFS.
+"""Writes ranges of many entries, a hundred times as fast as the writer of the embedded lakeFS.
 
-Records have one width, so that numpy lays them out. Keys share what they have in common, blocks are
-about 4 KiB and compressed, and ids are those of the content: every reader accepts such files. They
-differ from lakeFS's own in where blocks end, in index keys and in properties that nobody reads.
+Records have one width, so that numpy can lay them out. Keys share their prefix, blocks are about 4
+KiB and compressed, and ids are those of the content, so every reader accepts the files. They differ
+from lakeFS's own in the ends of blocks, in index keys and in properties that no reader uses.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def entry_values(addresses: Rows, etags: Rows, sizes: npt.NDArray[np.int64], sec
     Args:
         addresses: relative ones.
         etags: 32 characters each.
-        sizes: in bytes; all take the same number of bytes as varints.
-        seconds: when they were written, since 1970.
+        sizes: in bytes; all need the same number of bytes as varints.
+        seconds: time of the writes, since 1970.
     """
     marks = "@" * addresses.shape[1], "#" * _ETAG
     width = len(_varint(int(sizes[0])))
@@ -78,14 +78,14 @@ def _identities(etags: Rows, sizes: npt.NDArray[np.int64]) -> Rows:
 
 
 def write_rows(keys: Rows, values: Rows) -> tuple[RangeInfo, bytes]:
-    """A range of some entries.
+    """The file of a range.
 
     Args:
         keys: paths, in strictly increasing order.
-        values: as ``entry_values`` gives them.
+        values: as ``entry_values`` returns them.
 
     Returns:
-        What a metarange says of it, and the file.
+        The record of the range in a metarange, and the file.
     """
     file = _File()
     limits: list[tuple[bytes, Handle]] = []
@@ -151,7 +151,7 @@ def _same(content: bytes, n: int) -> Rows:
 
 
 def _plain_block(pairs: Iterator[tuple[bytes, bytes]] | list[tuple[bytes, bytes]]) -> bytes:
-    """A block in which every key is whole, and a restart point."""
+    """A block with complete keys only, and one restart point."""
     block, restarts = bytearray(), []
     for key, value in pairs:
         restarts.append(len(block))
@@ -160,13 +160,13 @@ def _plain_block(pairs: Iterator[tuple[bytes, bytes]] | list[tuple[bytes, bytes]
 
 
 class _File:
-    """The file in the making."""
+    """A file in the making."""
 
     def __init__(self) -> None:
         self.data = bytearray()
 
     def add(self, payload: bytes, *, compress: bool = True) -> Handle:
-        """Append a block; where it is."""
+        """Append a block; its place."""
         kind = sstable.NO_COMPRESSION
         if compress:
             compressed = bytes(cramjam.snappy.compress_raw(payload))

@@ -1,4 +1,4 @@
-"""A lakeFS server that answers a collector's calls from memory, with bytes that are ready."""
+"""A lakeFS server that answers a collector's requests from memory, with prepared bytes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _TASK = "prepare"
 _STAGED = "staged"
 _JSON = ("Content-Type", "application/json")
 _GRACE_S = 86_400
-#: Of a path what says which call it is, and is no name of anything.
+#: Words of a path that identify the request, and are no names.
 _CALLS = frozenset(
     ("branches", "commits", "config", "diff", "gc_rules", "healthcheck", "objects", "refs", "tags")
 )
 _LARGEST_PAGE = 1000
 
-#: The objects that a branch serves after a path, up to so many: path, address, size and etag.
+#: Returns the objects of a branch after a path, up to a limit: path, address, size and etag.
 ListObjects = Callable[[str, str, int], Sequence[tuple[str, str, int, str]]]
 
 
@@ -50,7 +50,7 @@ class Refs:
     rules: Rules
 
     def walked(self) -> dict[str, Walked]:
-        """The commits as the retention rules know them."""
+        """The commits in the form of the retention rules."""
         return {
             c.id: Walked(c.id, c.parents, c.creation_date, c.metarange_id)
             for c in self.commits.values()
@@ -58,17 +58,17 @@ class Refs:
 
 
 class Rest:
-    """Answers the calls of the REST API on one repository.
+    """Answers the requests of the REST API for one repository.
 
     Args:
         repository: its name.
-        store: where lists are written.
+        store: for the lists.
         diff: the diff of each branch, the same for all: rows as JSON.
-        staged_files: how many files of staged objects are in the store's ``staged`` folder.
-        list_objects: what branches serve.
+        staged_files: number of files of staged objects in the store's ``staged`` folder.
+        list_objects: returns the objects of branches.
 
     Attributes:
-        asked: how many requests there were of each kind.
+        asked: number of requests of each kind.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Rest:
         self.asked: Counter[str] = Counter()
 
     def show(self, refs: Refs) -> None:
-        """Answer with a history from now on."""
+        """Answer with another history from now on."""
         self._refs = refs
         self._branches = sorted(refs.heads)
         self._branch_rows = [
@@ -170,7 +170,7 @@ class Rest:
         return _page(rows[first:last], keys[first:last], more=last < len(rows))
 
     def _log(self, ref: str, asked: Asked) -> Told:
-        """Main ancestry behind a commit, or a branch."""
+        """The main ancestry of a commit or a branch."""
         commits = self._refs.commits
         after = asked.query.get("after")
         start = self._refs.heads.get(ref, ref) if not after else commits[after].parents[0]
@@ -228,7 +228,7 @@ class Rest:
         self._store.put(self._commits_key(), text.encode())
 
     def _prepare_uncommitted(self, asked: Asked) -> Told:
-        """A page for each file; all are in one folder, and ready."""
+        """A page for each file; all files exist in one folder."""
         token = json.loads(asked.body or b"{}").get("continuation_token")
         page = json.loads(base64.b64decode(token))["page"] + 1 if token else 1
         folder = f"{NAMESPACE}/_lakefs/retention/gc/uncommitted/{_STAGED}/uncommitted/"

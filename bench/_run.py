@@ -1,4 +1,4 @@
-"""What the benchmarks have in common: a Spark session, versitygw, and how long something takes."""
+"""Shared code of the benchmarks: a Spark session, versitygw, and measurement of time."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
 
 BUCKET = "bench"
-#: Processes of a floor, and tasks of Spark at a time.
+#: Number of processes of a floor, and of parallel Spark tasks.
 CORES = 2
 
 
 def timed(name: str, work: Callable[[], object]) -> float:
-    """Do something, and print how long it took; seconds."""
+    """Run ``work`` and print its time; seconds."""
     begun = time.monotonic()
     work()
     seconds = time.monotonic() - begun
@@ -42,10 +42,10 @@ def timed(name: str, work: Callable[[], object]) -> float:
 
 
 class Session:
-    """The session of a run on this machine, started when it is first asked for.
+    """The session of a run on this machine, which starts on first use.
 
     Args:
-        more: settings of Spark, beside those of a run.
+        more: settings of Spark, in addition to those of a run.
     """
 
     def __init__(self, **more: str) -> None:
@@ -53,7 +53,7 @@ class Session:
         self._spark: SparkSession | None = None
 
     def __call__(self) -> SparkSession:
-        """Give the session."""
+        """Return the session."""
         if self._spark is None:
             prepare_environment()
             builder = SparkSession.builder
@@ -63,18 +63,18 @@ class Session:
         return self._spark
 
     def work(self) -> tuple[int, int]:
-        """How many jobs and tasks there were so far, whoever started them."""
+        """The number of Spark jobs and tasks until now, from all threads."""
         if self._spark is None:
             return 0, 0
         tracker = self._spark.sparkContext.statusTracker()
-        # Stages that several jobs share are done once.
+        # A stage that several jobs share runs once.
         jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup()]
         stages = {stage for job in jobs if job for stage in job.stageIds}
         found = [tracker.getStageInfo(stage) for stage in stages]
         return len(jobs), sum(stage.numCompletedTasks for stage in found if stage)
 
     def stop(self) -> None:
-        """Stop it, if it was started."""
+        """Stop the session, if it was started."""
         if self._spark is not None:
             self._spark.stop()
             self._spark = None
@@ -86,9 +86,9 @@ def measured(
     work: Callable[[], object],
     cpu: Callable[[], float] | None = None,
 ) -> float:
-    """Do something, and print how long it took and how much Spark did for it; seconds.
+    """Run ``work``, and print its time and its number of Spark jobs and tasks; seconds.
 
-    ``cpu``: seconds of CPU so far, where what it took of these is to be printed, too.
+    ``cpu``: returns CPU seconds until now, to print those of ``work``, too.
     """
     jobs, tasks = session.work()
     used = cpu() if cpu else 0.0
@@ -105,12 +105,12 @@ def measured(
 
 
 def settle() -> None:
-    """Wait until what was written so far is on the disk: who is measured next would wait for it."""
+    """Wait until written data are on the disk; otherwise the next measurement would wait for it."""
     os.sync()
 
 
 def remove_objects(prefix: str) -> None:
-    """Delete what the bucket has below a prefix."""
+    """Delete all objects of the bucket with a prefix."""
     client = boto3.client("s3")
     for page in client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix):
         named: list[ObjectIdentifierTypeDef] = [{"Key": o["Key"]} for o in page.get("Contents", ())]
@@ -119,7 +119,7 @@ def remove_objects(prefix: str) -> None:
 
 
 def use_s3(endpoint: str) -> None:
-    """Let this process, and what it starts, reach an S3 server of this machine."""
+    """Set the variables that lead this process and its children to an S3 server of this machine."""
     os.environ.update(
         AWS_ACCESS_KEY_ID=S3_ACCESS_KEY,
         AWS_SECRET_ACCESS_KEY=S3_SECRET_KEY,
@@ -131,7 +131,7 @@ def use_s3(endpoint: str) -> None:
 
 
 def use_simulated(ports: Sequence[int]) -> None:
-    """Let this process reach a simulated store and a simulated lakeFS, which know no secrets."""
+    """Lead this process to a simulated store and a simulated lakeFS, which check no secrets."""
     store, lakefs = (f"http://127.0.0.1:{port}" for port in ports)
     use_s3(store)
     os.environ.update(
@@ -145,23 +145,23 @@ class ObjectWriter(Protocol):
     """Puts objects into a bucket."""
 
     def write(self, key: str, size: int, moment: float, etag: str, begin: bytes = b"") -> None:
-        """An object of a size (bytes, zero behind a beginning), a time (epoch seconds), an etag."""
+        """Write an object: size (bytes, zeros after ``begin``), time (epoch seconds), etag."""
 
 
 @dataclass(frozen=True)
 class ObjectFiles:
-    """Objects that are files, and are written without a request for each.
+    """Objects as files, written without a request for each.
 
     Attributes:
         folder: of local storage, or of a bucket of versitygw.
-        etags: keep them where versitygw does.
+        etags: store them where versitygw does.
     """
 
     folder: Path
     etags: bool
 
     def write(self, key: str, size: int, moment: float, etag: str, begin: bytes = b"") -> None:
-        """An object of a size (bytes, zero behind a beginning), a time (epoch seconds), an etag."""
+        """Write an object: size (bytes, zeros after ``begin``), time (epoch seconds), etag."""
         path = self.folder / key
         # versitygw removes directories that become empty.
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -186,10 +186,10 @@ class RealS3:
 def s3_server(
     start: Callable[[Path], AbstractContextManager[Server]], folder: Path
 ) -> Iterator[Server]:
-    """Run an S3 server with an empty bucket, which this process then reaches.
+    """Run an S3 server with an empty bucket, and lead this process to it.
 
-    Where it cannot be had, the process ends with a sentence that says why, and without an error: it
-    is one benchmark of several.
+    If the server cannot be installed, the process prints the reason and ends without an error, so
+    that other benchmarks can run.
     """
     folder.mkdir(exist_ok=True)
     with ExitStack() as stack:
@@ -205,7 +205,7 @@ def s3_server(
 
 @contextmanager
 def real_s3(folder: Path, *, versioning: bool = False) -> Iterator[RealS3]:
-    """Run versitygw with an empty bucket, which keeps versions if that is wanted."""
+    """Run versitygw with an empty bucket, with versions if ``versioning`` is set."""
     with s3_server(partial(versitygw, versioning=versioning), folder) as server:
         if versioning:
             boto3.client("s3").put_bucket_versioning(

@@ -1,9 +1,9 @@
 """A repository of any size that exists in listings, ranges, commits and lists of staged objects.
 
-What is large is made once, by numpy, and kept in a folder: 1,000 ranges of 50,000 entries take
-minutes. Ranges are windows of the committed objects that overlap, as versions of them do: each
-object is in three or four. A commit's tree takes one window of each group of four, and at most
-three times a later one than in the group before, so that no two windows of a tree overlap.
+Large files are made once, by numpy, and kept in a folder: 1,000 ranges of 50,000 entries take
+minutes. Ranges are overlapping windows of the committed objects, like versions of a range: each
+object is in three or four. The tree of a commit has one window of each group of four. Its window is
+at most three places later than in the group before, so no two windows of a tree overlap.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from bench._ranges import Rows, entry_values, rows_of, write_rows
 from bench._run import CORES
 from lakegc_assets.graveler.ranges import RangeInfo, write_metarange
 
-#: Of ten slices two and a half are staged, and every other object of one is garbage.
+#: Objects of ten slices: two and a half slices are staged, half of one is garbage.
 _GROUP = 10 * KEYS_EACH
 _RANGE = 50_000
 _STAGED_FILE = 100_000
-#: Each three bytes as a varint, and seven digits: those of garbage are others, but for a few. They
-#: are larger than what a mark reads to try etags, since the contents here do not have theirs.
+#: Sizes with three bytes as a varint, and seven digits. Nearly all garbage has other sizes than
+#: live objects. All are larger than the objects that a mark reads to test etags, because the etags
+#: here do not match contents.
 _SIZE, _GARBAGE_SIZE, _NEW_GARBAGE_SIZE, _SHARED = 1_200_000, 1_400_000, 1_600_000, 200
-#: Of a new slice, the objects that commits hold; the others are garbage.
+#: Number of objects of a new slice that commits hold; the others are garbage.
 _NEW_ROWS = 9_500
 _FORM = 2
 
@@ -55,26 +56,26 @@ _LOCAL = {kind: _local(kind) for kind in ("committed", "staged", "garbage")}
 
 
 def _is_garbage(number: int, row: int) -> bool:
-    """Whether an object is, by its place in ten slices."""
+    """Return whether an object is garbage, by its place in ten slices."""
     return number == 9 and row % 2 == 1
 
 
 def _size(number: int, row: int, *, alike: bool) -> int:
-    """Of an object by its place in ten slices, as listed."""
+    """Listed size of an object, by its place in ten slices."""
     other = _is_garbage(number, row) and not (alike and row % _SHARED == _SHARED - 1)
     return (_GARBAGE_SIZE if other else _SIZE) + row
 
 
 @dataclass(frozen=True)
 class Seed:
-    """How large it is.
+    """The size of the repository.
 
     Attributes:
-        objects: that are listed at first, in steps of 100,000.
-        ranges: of live entries.
+        objects: number of first listed objects, in steps of 100,000.
+        ranges: number of ranges of live entries.
         commits: of all branches.
         branches: main included.
-        alike: whether a few dead objects are as large as live ones.
+        alike: a few dead objects are as large as live ones.
     """
 
     objects: int
@@ -85,31 +86,31 @@ class Seed:
 
     @property
     def slices(self) -> int:
-        """Those that are there at first."""
+        """The number of first slices."""
         return self.objects // KEYS_EACH
 
     @property
     def new_commits(self) -> int:
-        """Those that come later: one in a hundred."""
+        """The number of later commits: one in a hundred."""
         return max(1, self.commits // 100)
 
     @property
     def new_slices(self) -> int:
-        """Those that come later: one in a hundred."""
+        """The number of later slices: one in a hundred."""
         return max(1, self.slices // 100)
 
     def count(self, kind: str) -> int:
-        """How many objects are committed, staged or garbage."""
+        """The number of committed, staged or garbage objects."""
         return len(_LOCAL[kind]) * (self.objects // _GROUP)
 
     @property
     def stride(self) -> int:
-        """Committed objects from the beginning of one window to that of the next."""
+        """Number of committed objects from the beginning of one window to that of the next."""
         return self.count("committed") // (self.ranges + 3)
 
     @property
     def width(self) -> int:
-        """Committed objects in a window; what is over is in the last one."""
+        """Number of committed objects in a window; the last window also has the remainder."""
         return min(_RANGE, 4 * self.stride)
 
     @cached_property
@@ -118,7 +119,7 @@ class Seed:
         return slice_names(self.slices + self.new_slices)
 
     def place(self, kind: str, n: Numbers) -> tuple[Numbers, Numbers]:
-        """Slice and row of some objects of a kind; new ones are those that commits hold later."""
+        """Slice and row of objects of a kind; new objects are those that commits hold later."""
         if kind == "new":
             return n // _NEW_ROWS, n % _NEW_ROWS
         local = _LOCAL[kind]
@@ -126,24 +127,24 @@ class Seed:
         return self.new_slices + at // KEYS_EACH, at % KEYS_EACH
 
     def addresses(self, kind: str, n: Numbers) -> list[str]:
-        """Addresses of some objects of a kind."""
+        """Addresses of objects of a kind."""
         names, of_row = self.names, ids()
         number, row = (part.tolist() for part in self.place(kind, n))
         return [f"data/{names[s]}/{of_row[r]}" for s, r in zip(number, row, strict=True)]
 
     def etags(self, kind: str, n: Numbers) -> list[str]:
-        """Etags of some objects of a kind."""
+        """Etags of objects of a kind."""
         number, row = (part.tolist() for part in self.place(kind, n))
         return [etag(s, r) for s, r in zip(number, row, strict=True)]
 
     def sizes(self, kind: str, n: Numbers) -> Numbers:
-        """Sizes of some objects of a kind, in bytes."""
+        """Sizes of objects of a kind, in bytes."""
         _, row = self.place(kind, n)
         garbage = (kind == "garbage") & (row % _SHARED != _SHARED - 1)
         return np.where(garbage, _GARBAGE_SIZE, _SIZE) + row
 
     def pages(self, *, later: bool) -> Pages:
-        """What is listed at first; or later, when the garbage is gone and something new came."""
+        """The first listing; or the later one, without the garbage and with new objects."""
         usual, old = (
             Kind({r: _size(n, r, alike=self.alike) for r in range(KEYS_EACH)}) for n in (0, 9)
         )
@@ -158,29 +159,29 @@ class Seed:
         return Pages(self.names, [new] * self.new_slices + of_slices)
 
     def garbage(self, *, later: bool) -> int:
-        """How many objects nothing needs, at first or later."""
+        """The number of objects that nothing needs, first or later."""
         if later:
             return (KEYS_EACH - _NEW_ROWS) * self.new_slices
         return self.count("garbage")
 
     def path(self, kind: str, n: int) -> str:
-        """Where an object that commits hold is: new ones come behind all, and then garbage."""
+        """Paths of committed objects: new ones sort after the first ones, and garbage last."""
         first = {"committed": 0, "new": 1, "garbage": 2}[kind]
         return f"table/{first}/part={n // 1000:06d}/{n:010d}.parquet"
 
     def rows(self, kind: str, n: Numbers) -> tuple[Rows, Rows]:
-        """Keys and values of some entries."""
+        """Keys and values of entries."""
         addresses, etags = rows_of(self.addresses(kind, n)), rows_of(self.etags(kind, n))
         values = entry_values(addresses, etags, self.sizes(kind, n), int(MADE.timestamp()))
         return rows_of([self.path(kind, one) for one in n.tolist()]), values
 
     def window(self, number: int) -> tuple[int, int]:
-        """The committed objects of a window: the first, and the one behind the last."""
+        """The committed objects of a window: the first, and the end."""
         first = number * self.stride
         return first, self.count("committed") if number == self.ranges - 1 else first + self.width
 
     def tree(self, rng: random.Random | int) -> list[int]:
-        """The windows of a commit: chosen at random, or the same one of each group."""
+        """The windows of a commit: random, or the same one of each group."""
         groups = self.ranges // 4
         if isinstance(rng, int):
             return [4 * group + rng for group in range(groups)]
@@ -190,14 +191,14 @@ class Seed:
 
 @dataclass(frozen=True)
 class Kept:
-    """What was made of a seed.
+    """Files of a seed.
 
     Attributes:
-        seed: how large it is.
+        seed: its sizes.
         folder: with ranges, metaranges, and ``staged`` for lists of staged objects.
         windows: ranges of committed objects.
-        new: ranges of new ones.
-        garbage: ranges of garbage that commits held once: half of it.
+        new: ranges of new objects.
+        garbage: ranges of the half of the garbage that commits held once.
     """
 
     seed: Seed
@@ -207,11 +208,11 @@ class Kept:
     garbage: Sequence[RangeInfo]
 
     def staged_files(self) -> list[Path]:
-        """Lists of staged objects, as lakeFS writes them."""
+        """Lists of staged objects, in lakeFS's form."""
         return sorted((self.folder / "staged").iterdir())
 
     def write_tree(self, windows: Sequence[int], more: Sequence[RangeInfo] = ()) -> str:
-        """Make a metarange, unless it is there; its id."""
+        """Make a metarange, unless it exists; its id."""
         name, data = write_metarange([*(self.windows[n] for n in windows), *more])
         if not (self.folder / name).exists():
             (self.folder / name).write_bytes(data)
@@ -219,7 +220,7 @@ class Kept:
 
 
 def make(seed: Seed, cache: Path) -> Kept:
-    """Make ranges and lists of staged objects, unless they are there."""
+    """Make ranges and lists of staged objects, unless they exist."""
     if seed.ranges % 4 or not 0 < seed.stride <= _RANGE:
         raise SystemExit("ranges come in fours, and must hold all objects that are committed")
     folder = cache / f"{seed.objects}-{seed.ranges}-{_FORM}"
@@ -273,5 +274,5 @@ def _write_staged(seed: Seed, folder: Path, first: int) -> None:
 
 @lru_cache(1)
 def _seed(seed: Seed) -> Seed:
-    """The same one for all that a process writes: names of slices are made once."""
+    """The same seed for the whole process, because names of slices are made once."""
     return seed

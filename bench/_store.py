@@ -1,7 +1,7 @@
-"""An S3 server in memory: its listings are ready-made pages, and what it is to delete is gone.
+"""An S3 server in memory: its listings are prepared pages, and it answers every delete as done.
 
-What is not below ``data/`` is kept as it is written, or read from files. Signatures and deadlines
-are not looked at.
+Objects outside of ``data/`` are stored, or read from files. The server does not check signatures
+and expiry.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SPACE = b'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
 
 class _Held(NamedTuple):
-    """An object: its bytes, or the file that holds them."""
+    """An object: its bytes, or the file with them."""
 
     content: bytes | Path
     etag: str
@@ -47,11 +47,11 @@ class Store:
     """Answers the requests of a bucket.
 
     Args:
-        pages: what is below ``data/``; may be replaced while it runs.
-        folder: whose files are below ``_lakefs/``.
+        pages: listings below ``data/``; may be replaced while it runs.
+        folder: with the files below ``_lakefs/``.
 
     Attributes:
-        asked: how many requests there were of each kind.
+        asked: number of requests of each kind.
     """
 
     def __init__(self, pages: Pages, folder: Path | None = None) -> None:
@@ -61,7 +61,7 @@ class Store:
         self._folder = folder
 
     def put(self, key: str, content: bytes | Path) -> str:
-        """Keep an object; its etag. Keys are whole ones."""
+        """Store an object under its whole key; its etag."""
         told = content if isinstance(content, bytes) else str(content).encode()
         etag = hashlib.md5(told, usedforsecurity=False).hexdigest()
         self._held[key] = _Held(content, etag, datetime.now(timezone.utc))
@@ -107,7 +107,7 @@ class Store:
         )
         more = some[-1] if len(keys) > most else None
         if not more and "delimiter" not in query and DATA.startswith(prefix) and self.pages.count:
-            # What is below data/ comes after _lakefs/, and before no other key.
+            # Keys below data/ sort after those below _lakefs/, and before no other key.
             if not keys:
                 return self.pages.page({**query, "continuation-token": "0"})
             more = DATA
@@ -180,18 +180,18 @@ def _failed(status: int, code: str, key: str) -> Told:
 
 @dataclass(frozen=True)
 class Server:
-    """A server of nothing but pages.
+    """A server of pages only.
 
     Attributes:
         served: its process.
-        keys: how many it lists.
+        keys: number of listed keys.
     """
 
     served: Served
     keys: int
 
     def limit(self, pages: int) -> float:
-        """Keys in a second that a bare loop over some pages reads on one connection."""
+        """Keys per second that a bare loop reads from pages on one connection."""
         begun = time.monotonic()
         with socket.create_connection(("127.0.0.1", self.served.ports[0])) as connection:
             answers = connection.makefile("rb", buffering=1 << 20)
@@ -211,7 +211,7 @@ def _only_pages(slices: int) -> Service:
 
 @contextmanager
 def pages_server(keys: int) -> Iterator[Server]:
-    """Run a server with about so many keys; the AWS variables lead to it."""
+    """Run a server with about this many keys; the AWS variables lead to it."""
     slices = max(1, keys // KEYS_EACH)
     with running(partial(_only_pages, slices)) as served:
         use_s3(f"http://127.0.0.1:{served.ports[0]}")

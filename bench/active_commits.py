@@ -1,4 +1,4 @@
-"""How long the active commits of a large repository take: 30 K commits on 1 K branches.
+"""Measures the active commits of a large repository: 30 K commits on 1 K branches.
 
 Run ``python -m bench.active_commits``.
 """
@@ -19,7 +19,7 @@ MINUTES_BETWEEN_COMMITS = 17
 
 
 def history(n_commits: int, n_branches: int) -> tuple[dict[str, Commit], dict[str, str]]:
-    """Return commits and HEADs: one long main, branches off it, merges back, deleted branches."""
+    """Return commits and HEADs: a long main, branches from it, merges into it, deleted branches."""
     rng = random.Random(1)
     start = int(NOW.timestamp()) - n_commits * MINUTES_BETWEEN_COMMITS * 60
     first = Commit(f"{0:064x}", (), start)

@@ -1,10 +1,10 @@
 """A repository with a long history of small commits: many versions of a few large ranges.
 
 125,000 uploads of 64 bytes, 250 commits on 100 branches within 90 days, of which 40 branches were
-deleted; 25,000 uploads were staged, of which 40 % are so still, and the others were overwritten,
-deleted or lost with their branch. All sizes are equal, so only etags tell objects apart. The lakeFS
-is the embedded one, its store versitygw, a real S3 server, which needs Go. Mark with empty caches,
-mark again, sweep: each stage beside its floor.
+deleted. Of 25,000 staged uploads, 40 % are still staged; the others were overwritten, deleted or
+lost with their branch. All sizes are equal, so only etags distinguish objects. The lakeFS is the
+embedded one, its store versitygw, a real S3 server, which needs Go. It marks with empty caches,
+marks again and sweeps: each stage is compared with its floor.
 
     python -m bench.big --scale 1
 """
@@ -45,7 +45,7 @@ from lakegc_assets.retention.rules import Rules
 _SIZE = 64
 _SPAN_DAYS = 90
 _RULE_DAYS = 30
-#: All uploads: long enough ago for all of them to be old enough.
+#: Age of all uploads in days, older than the cutoff.
 _UPLOADED_DAYS = 2
 
 
@@ -54,11 +54,11 @@ class History:
     """Plants the repository.
 
     Attributes:
-        uploads: that were committed.
-        staged: uploads that were not.
+        uploads: number of committed uploads.
+        staged: number of uploads that were staged only.
         commits: of all branches.
         branches: main included.
-        deleted: of these.
+        deleted: number of deleted branches.
     """
 
     uploads: int
@@ -68,7 +68,7 @@ class History:
     deleted: int
 
     def __call__(self, server: EmbeddedLakeFS, files: ObjectWriter) -> int:
-        """Plant it; how many objects are garbage."""
+        """Write the repository; the number of garbage objects."""
         planting = _Planting(server, files)
         timed(f"plant {self.uploads + self.staged:,} objects", lambda: self._plant(planting))
         return planting.garbage()
@@ -88,7 +88,7 @@ class History:
         names = [f"feature-{n:03d}" for n in range(self.branches - 1)]
         deleted = set(names[:: max(1, len(names) // self.deleted)][: self.deleted])
         for number, name in enumerate(names):
-            # Branches that are deleted later start early, so that what they had expires.
+            # Branches that are deleted later start early, so that their objects expire.
             at = rng.randrange(of_main // 2 if name in deleted else of_main)
             planting.branch(name, mains[at])
             share, rest = divmod(self.commits - of_main, len(names))
@@ -103,7 +103,7 @@ class History:
             planting.drop(name)
 
     def _stage(self, planting: _Planting, branches: list[str]) -> None:
-        """40 % stay, 20 % are overwritten by some of these, the others are lost."""
+        """Stage uploads: 40 % stay, 20 % are overwritten by some of these, the others are lost."""
         kept, replaced = int(self.staged * 0.4), int(self.staged * 0.2)
         planting.stage((branches[n % len(branches)], f"staged/k{n:06d}") for n in range(kept))
         planting.upload(replaced)
@@ -117,9 +117,9 @@ class _Planting:
     Attributes:
         server: the embedded lakeFS.
         files: of its store.
-        uploaded: number of objects so far.
-        staged: those that are staged.
-        trees: what commits hold: paths and numbers of objects.
+        uploaded: number of objects until now.
+        staged: numbers of staged objects.
+        trees: trees of commits: paths and numbers of objects.
         made: the commits.
         heads: by branch.
     """
@@ -143,22 +143,22 @@ class _Planting:
         self.heads["main"] = first.id
 
     def _new(self) -> Entry:
-        """An object that is in the store from now on."""
+        """Write a new object to the store."""
         address = self._lake.slices.new_address(REPOSITORY, self._moment, backdated=True)
         content = self._rng.randbytes(_SIZE)
-        # A mark reads a few objects, to see whether etags are checksums.
+        # A mark reads a few objects to test whether etags are checksums.
         etag = hashlib.md5(content, usedforsecurity=False).hexdigest()
         self.files.write(f"{NAMESPACE}/{address}", _SIZE, self._moment, etag, content)
         self.uploaded += 1
         return Entry(address, Timestamp(int(self._moment)), _SIZE, etag)
 
     def upload(self, count: int) -> None:
-        """Objects that nothing names."""
+        """Upload objects that no entry names."""
         for _ in range(count):
             self._new()
 
     def stage(self, places: Iterable[tuple[str, str]]) -> None:
-        """An object at each of some branches and paths."""
+        """Stage an object at each of the given branches and paths."""
         with self._lake.state.write() as db:
             branches = {b.name: b for b in catalog.branches(db, self._repo)}
             for branch, path in places:
@@ -167,7 +167,7 @@ class _Planting:
                 staging.stage(db, branches[branch], (record.key, record))
 
     def branch(self, name: str, source: str) -> None:
-        """A branch from a commit."""
+        """Make a branch from a commit."""
         with self._lake.state.write() as db:
             catalog.insert_branch(db, self._repo, name, source, hidden=False)
         self.heads[name] = source
@@ -179,11 +179,11 @@ class _Planting:
         del self.heads[name]
 
     def paths(self, branch: str) -> list[bytes]:
-        """What the HEAD of a branch holds, in order."""
+        """The paths of the HEAD of a branch, in order."""
         return sorted(self.trees[self.heads[branch]])
 
     def date(self, commit: str) -> int:
-        """When a commit was made, in epoch seconds."""
+        """The time of a commit, in epoch seconds."""
         return self.made[commit].creation_date
 
     def commit(self, branch: str, paths: Iterable[str], gone: Sequence[bytes], date: int) -> str:
@@ -211,7 +211,7 @@ class _Planting:
         return made.id
 
     def garbage(self) -> int:
-        """How many objects neither an active commit nor a branch needs."""
+        """The number of objects that neither an active commit nor a branch needs."""
         walked = {
             c.id: Walked(c.id, c.parents, c.creation_date, c.metarange_id)
             for c in self.made.values()
@@ -227,7 +227,7 @@ def _key(change: tuple[bytes, Record | None]) -> bytes:
 
 
 def _deletes(s3: RealS3, count: int) -> Callable[[], float]:
-    """A bare loop that deletes as many objects."""
+    """Seconds of a bare loop that deletes the same number of objects."""
     keys = [f"floor/{n // 10_000:06}/{n:09}" for n in range(count)]
     for key in keys:
         s3.files.write(key, _SIZE, time.time(), "0" * 32)
@@ -255,7 +255,7 @@ def _measure(s3: RealS3, folder: Path, history: History, engine: str, *, clean: 
 
 
 def history_of(scale: float) -> History:
-    """The history; 1 for the whole of it."""
+    """The history of a scale; 1 for the full size."""
     return History(
         uploads=int(100_000 * scale),
         staged=int(25_000 * scale),

@@ -1,9 +1,9 @@
-"""A sweep while somebody commits every second, beside the same sweep of a quiet repository.
+"""A sweep with a commit every second, compared with the same sweep of a quiet repository.
 
-The repository is that of ``bench.big``. Every tenth commit is followed by a branch from a commit
-that has expired, or by a revert, so that what is being deleted may be needed again. At the end each
-object that another branch serves must be there; what such a branch lacks was deleted before it was
-made, and reads as 410 Gone.
+The repository is that of ``bench.big``. After every tenth commit, a branch from an expired commit
+or a revert is made, so that objects that are being deleted may be needed again. At the end, each
+object that another branch serves must exist. An object that such a new branch lacks was deleted
+before the branch was made, and reads as 410 Gone.
 
     python -m bench.busy --scale 1
 """
@@ -34,7 +34,7 @@ _AGAIN = "again-"
 
 
 class _Writer:
-    """Commits every second, on main and on branches from expired commits in turn."""
+    """Commits every second, in turn on main and on branches from expired commits."""
 
     def __init__(self, period_s: float) -> None:
         self._client = LakeFSConfig().connect_writer()
@@ -43,7 +43,7 @@ class _Writer:
         self.commits = 0
 
     def __call__(self) -> None:
-        """Until ``stop``."""
+        """Commit until ``stop``."""
         expired = self._expired()
         for number in itertools.count():
             if self._over.wait(self._period_s):
@@ -65,7 +65,7 @@ class _Writer:
         return [commit.id for commit in client.log(REPOSITORY, head)][:1:-1]
 
     def stop(self) -> None:
-        """After the commit at hand."""
+        """Stop after the current commit."""
         self._over.set()
 
 
@@ -82,7 +82,7 @@ def _writing(period_s: float) -> Iterator[_Writer]:
 
 
 def _lost(s3: RealS3, *, of_expired: bool) -> int:
-    """How many objects branches serve that the store does not have."""
+    """The number of objects that branches serve and the store lacks."""
     client = LakeFSConfig().connect()
     lost: set[str] = set()
     for branch in client.branches(REPOSITORY):

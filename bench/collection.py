@@ -1,10 +1,10 @@
-"""A whole collection of a synthetic repository beside its floors: cold mark, warm mark, sweep.
+"""A whole collection of a synthetic repository and its floors: cold mark, warm mark, sweep.
 
-Some of the objects (a quarter) were overwritten long ago and expired; the rest is live on main.
-Objects are local files (``--store local``), or keys of versitygw, a real S3 server on this machine,
-which needs Go; or they exist in ready-made pages of its listings only (``pages``), so that millions
-of them cost nothing else, and are marked once. Memory is that of the collector: the servers are
-other processes.
+A quarter of the objects was overwritten long ago and expired; the others are live on main. Objects
+are local files (``--store local``), or keys of versitygw, a real S3 server on this machine, which
+needs Go. With ``pages``, they exist only in prepared pages of listings, so that millions of them
+need no other resources; such objects are only marked. Memory is that of the collector: the servers
+are other processes.
 
     python -m bench.collection --objects 1000000 --store versitygw
     python -m bench.collection --objects 10000000 --store pages
@@ -39,19 +39,19 @@ from lakegc_assets.graveler.ranges import RangeInfo, write_metarange
 
 _RANGE = 50_000
 
-#: Makes so many objects of a time (epoch seconds); their addresses, etags and sizes.
+#: Makes objects of a time (epoch seconds) in a number; returns addresses, etags and sizes.
 _Make = Callable[[float, int], tuple[list[str], list[str], list[int]]]
 
 
 @dataclass(frozen=True)
 class Overwritten:
-    """Plants objects of 100 days ago, some of which others replaced 90 days ago.
+    """Plants objects of 100 days ago, of which others replaced some 90 days ago.
 
     Attributes:
-        objects: how many.
-        expired: how many of them were replaced.
-        pages: slices of ready-made pages that name the objects; None to write them.
-        copies: at how many paths each live object is.
+        objects: their number.
+        expired: number of replaced objects.
+        pages: slices of prepared pages that name the objects; None to write them.
+        copies: number of paths of each live object.
     """
 
     objects: int
@@ -60,7 +60,7 @@ class Overwritten:
     copies: int = 1
 
     def __call__(self, server: EmbeddedLakeFS, files: ObjectFiles) -> int:
-        """Plant them; how many are garbage."""
+        """Write the objects; the number of garbage objects."""
         make = _named(Pages.alike(self.pages)) if self.pages else _written(server, files)
         timed(f"plant {self.objects:,} objects", lambda: self._plant(server, make))
         return self.expired
@@ -137,7 +137,7 @@ def _written(server: EmbeddedLakeFS, files: ObjectFiles) -> _Make:
 def _collect(
     collector: Collector, garbage: int, s3: RealS3 | None, *, cold_only: bool, clean: bool
 ) -> None:
-    """Mark twice and sweep, and then do the least that this takes."""
+    """Mark twice and sweep, and then measure the floors."""
     with floors() as bare:
         with watched() as memory:
             cold, cold_s = collector.mark("cold")
@@ -159,7 +159,7 @@ def _collect(
 
 
 def _deletes(s3: RealS3, count: int) -> float:
-    """Seconds of a bare loop that deletes as many objects."""
+    """Seconds of a bare loop that deletes the same number of objects."""
     keys = [f"floor/{n // KEYS_EACH:06}/{n:09}" for n in range(count)]
     for key in keys:
         s3.files.write(key, 1, time.time(), "0" * 32)

@@ -1,10 +1,10 @@
-"""How many objects a second are copied within an S3 server, beside a bare loop, and beside rclone.
+"""Measures copies per second within an S3 server, compared with a bare loop and with rclone.
 
-Many small ones and a few large ones, on a real S3 server on this machine, which needs Go:
-versitygw, or MinIO; with as many threads on all sides. Copies that may replace what is there are
-made as a backup makes them, copies that may not as a restore makes them. The bare loops, of boto3,
-do the same on the same conditions, and compare nothing. rclone sets none; it is measured where it
-can be had.
+Many small objects and a few large ones, on a real S3 server on this machine, which needs Go:
+versitygw, or MinIO. All sides use the same number of threads. Copies that may replace objects are
+made like those of a backup, copies that may not like those of a restore. The bare loops of boto3
+use the same conditions, and compare nothing. rclone sets no conditions; it is measured if it can be
+installed.
 
     python -m bench.copies --objects 50000 --large 2048
 """
@@ -45,25 +45,25 @@ _SMALL = 1024
 _EACH = 256 * _MIB
 _PLANTED = "planted"
 _ROUNDS = 3
-#: Bytes that are copied before anything is measured: connections are there, code is loaded.
+#: Bytes copied before the measurement, so that connections exist and code is loaded.
 _WARM = 100 * _SMALL
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What is copied.
+    """Objects to copy.
 
     Attributes:
-        store: all of the bucket.
+        store: the whole bucket.
         client: of the bare loops.
         endpoint: of the server.
-        threads: that copy at the same time.
-        what: it is, for people.
-        names: of the objects, below what they are copied from and to.
-        size: of each of them, in bytes.
-        etag: of each of them.
-        rounds: of all sides in turn, of which the quickest counts: a disk takes its time where it
-            writes for the first.
+        threads: number of parallel copies.
+        what: kind of objects, for people.
+        names: of the objects, below the prefixes of source and target.
+        size: of each object, in bytes.
+        etag: of each object.
+        rounds: number of measurements of all sides in turn, of which the fastest counts: a disk is
+            slower when it writes to a place for the first time.
     """
 
     store: ObjectStore
@@ -77,7 +77,7 @@ class _Job:
     rounds: int
 
     def measure(self) -> None:
-        """Print both ways to copy beside their bare loops, and beside rclone."""
+        """Print the times of both ways to copy, of their bare loops, and of rclone."""
         self._compare("backup", _PLANTED, self._copy(if_absent=False), self._bare_copy)
         bare = self._bare_put if self.size == _SMALL else self._bare_part
         self._compare("restore", "backup/ours", self._copy(if_absent=True), bare)
@@ -137,7 +137,7 @@ class _Job:
         )
 
     def _bare_part(self, key: str, target: str) -> object:
-        """A copy in one part: what must not replace anything is named last, on that condition."""
+        """Copy in one part; a key that must not be replaced is completed with that condition."""
         upload = self.client.create_multipart_upload(Bucket=BUCKET, Key=target)["UploadId"]
         made = self.client.upload_part_copy(
             Bucket=BUCKET, Key=target, UploadId=upload, PartNumber=1,
@@ -154,7 +154,7 @@ class _Job:
 
 
 def _plant(store: ObjectStore, threads: int, count: int, size: int) -> tuple[list[str], str]:
-    """Objects of zeros; their names, and the etag of all of them."""
+    """Write objects of zeros; their names, and their common etag."""
     data = bytes(size)
     names = [f"{number // 1000:04}/{number:07}" for number in range(count)]
     with ThreadPoolExecutor(threads) as pool:

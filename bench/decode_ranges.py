@@ -1,4 +1,4 @@
-"""How many entries a second each of the three readers of ranges decodes, on one core."""
+"""Measures the entries per second that each of the three readers of ranges decodes on one core."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakegc_assets.graveler.ranges import read_range, write_range
 def entries_per_second(
     read: Callable[[bytes, str], Any], data: bytes, name: str, entries: int, rounds: int
 ) -> float:
-    """Of the best of some rounds, by the time that this process had a core."""
+    """Entries per second in the best of some rounds, by CPU time of this process."""
     best = float("inf")
     for _ in range(rounds):
         start = time.process_time()

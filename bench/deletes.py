@@ -1,9 +1,9 @@
-"""How many keys a second the tasks of a sweep delete, beside a bare loop of boto3.
+"""Measures the keys per second that the tasks of a sweep delete, compared with a loop of boto3.
 
-Both delete from versitygw, a real S3 server on this machine, which needs Go; and from one that says
-at once that all keys are deleted, so that the rest is what the client takes. Before each batch the
-tasks compare its objects with the store and look at the lease, HEADs and rules, and record it after
-it; the bare loop does nothing else.
+Both delete from versitygw, a real S3 server on this machine, which needs Go. They also delete from
+a server that answers at once that all keys are deleted, which leaves the client's own time. Before
+each batch the tasks compare its objects with the store and read the lease, HEADs and rules; after
+it they record it. The bare loop only deletes.
 
     python -m bench.deletes --keys 250000
 """
@@ -57,14 +57,14 @@ _NO_LIMITS = Limits(1e9, 1e9)
 
 @dataclass(frozen=True)
 class _Job:
-    """What deletes.
+    """The work of a benchmark of deletes.
 
     Attributes:
         ctx: a run.
         session: its Spark session.
         endpoint: of the store.
-        tasks: how many delete at the same time.
-        condition: which calls carry an etag.
+        tasks: number of parallel tasks that delete.
+        condition: calls that carry an etag.
     """
 
     ctx: RunContext
@@ -74,7 +74,7 @@ class _Job:
     condition: Condition
 
     def sweep(self, name: str, rows: pa.Table) -> float:
-        """Delete objects by the tasks of a sweep; seconds."""
+        """Delete objects with the tasks of a sweep; seconds."""
         connections = Connections(
             self.ctx.lakefs,
             StoreConfig(endpoint_url=self.endpoint),
@@ -91,7 +91,7 @@ class _Job:
             return measured(self.session, what, lambda: self._delete(orders, portions))
 
     def _orders(self, connections: Connections, lease: Lease) -> Orders:
-        """Those of a round, from the delta mark's end on."""
+        """The orders of a round, after its delta mark."""
         seen = seen_now(connections.client(), _REPOSITORY, protect_tags=False)[1]
         return Orders(
             connections=connections,
@@ -124,7 +124,7 @@ class _Job:
 
 
 def _rows(addresses: Sequence[str], etags: Sequence[str], size: int, moment: datetime) -> pa.Table:
-    """Objects as a listing names them."""
+    """Objects in the form of a listing."""
     columns: dict[str, Any] = {
         "address": addresses,
         "size": [size] * len(addresses),
@@ -178,7 +178,7 @@ def _compare(name: str, floor: float, seconds: float, count: int) -> None:
     help="single: one request for each key, on the condition of its etag.",
 )  # fmt: skip
 def main(keys: int, tasks: int, condition: Condition) -> None:
-    """Delete from one store, and from the other."""
+    """Delete from both stores."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         s3 = stack.enter_context(real_s3(folder / "versitygw"))

@@ -1,8 +1,8 @@
-"""How many keys a second an inventory report gives in one process, and how many requests it takes.
+"""Measures the keys per second of an inventory report in one process, and its requests.
 
-``bench/listing.py`` is the same of a listing. The report is of S3 Inventory, in files of this
-machine, of 250,000 keys each; its keys look like lakeFS's. A listing asks once for 1,000 keys, a
-report once for each of its files.
+``bench/listing.py`` measures the same for a listing. The report has the form of S3 Inventory, in
+files of this machine, with 250,000 keys each in lakeFS's form. A listing needs one request per
+1,000 keys, a report one per file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How many keys a second an S3 listing gives in one process, through this project and boto3.
+"""Measures the keys per second of an S3 listing in one process, of this project and of boto3.
 
-A server on this machine answers with ready-made pages, in a process of its own, so that the figures
+A server on this machine, in a process of its own, answers with prepared pages, so that the figures
 are those of the client.
 """
 

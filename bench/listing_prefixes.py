@@ -1,7 +1,7 @@
-"""How many keys a second the listing of a mark gives, with 10,000 keys in each slice.
+"""Measures the keys per second of the listing of a mark, with 10,000 keys in each slice.
 
-A server on this machine answers with ready-made pages, in a process of its own on the same cores;
-what it could answer is measured beside it. 20 M keys in 2,000 slices:
+A server on this machine, in a process of its own on the same cores, answers with prepared pages.
+Its limit is measured too. 20 M keys in 2,000 slices:
 
     python -m bench.listing_prefixes --keys 20000000
 """
@@ -28,12 +28,12 @@ from lakegc_assets.mark.listing import list_store
 from lakegc_assets.retention.rules import Rules
 
 _REPOSITORY = "bench"
-#: Pages that the bare loop reads.
+#: Number of pages that the bare loop reads.
 _PAGES = 500
 
 
 def _simulated(slices: int) -> Service:
-    """A store of nothing but pages, and the lakeFS of a repository without commits."""
+    """A store of pages only, and the lakeFS of a repository without commits."""
     store = Store(Pages.alike(slices))
     rest = Rest(_REPOSITORY, store, [], 0, lambda *_: [])
     first = Commit.new(
@@ -44,7 +44,7 @@ def _simulated(slices: int) -> Service:
 
 
 def _busy() -> float:
-    """Seconds for which this machine's cores have worked, all together."""
+    """CPU seconds of all cores of this machine together."""
     fields = [int(n) for n in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     idle = fields[3] + fields[4]
     return (sum(fields) - idle) / os.sysconf("SC_CLK_TCK")
@@ -71,7 +71,7 @@ def _list(server: Server, folder: Path, limit: float) -> None:
 @click.command()
 @click.option("--keys", default=1_000_000, show_default=True, help=f"In steps of {KEYS_EACH:,}.")
 def main(keys: int) -> None:
-    """List."""
+    """Measure the listing."""
     slices = max(1, keys // KEYS_EACH)
     with running(partial(_simulated, slices)) as served, TemporaryDirectory() as folder:
         server = Server(served, slices * KEYS_EACH)

@@ -1,4 +1,4 @@
-"""How long the embedded lakeFS lists active commits: 30 K commits on 1 K branches.
+"""Measures the embedded lakeFS's list of active commits: 30 K commits on 1 K branches.
 
 Run ``python -m bench.prepare_commits``.
 """
@@ -18,7 +18,7 @@ from lakegc_assets.embedded.refs.history import create_repository
 
 
 def plant(lake: Lake, n_commits: int, n_branches: int) -> None:
-    """The history of ``bench.active_commits``, in a repository of its own."""
+    """Write the history of ``bench.active_commits`` into a repository of its own."""
     now = int(NOW.timestamp())
     repo = Repository("bench", "local://bench", "main", now, read_only=False, rules=None)
     create_repository(lake, repo)

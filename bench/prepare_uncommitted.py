@@ -1,8 +1,8 @@
-"""What it costs to know all that is staged, by both witnesses: the list, and a diff a branch.
+"""Measures both ways to read all staged entries: the list, and one diff per branch.
 
-The first is lakeFS's own list, all its pages, made by a process of its own for its memory to be
-seen. The second is the diff of every branch, as a task of a mark takes them from an embedded lakeFS
-that runs beside it. The objects are planted straight into the state, which takes longer.
+The first is lakeFS's own list with all pages, in a process of its own, to measure its memory. The
+second is the diff of every branch, as a task of a mark reads it from an embedded lakeFS in another
+process. The objects are written directly into the state, which takes longer.
 
     python -m bench.prepare_uncommitted --objects 5000000 --branches 1000
 """
@@ -42,7 +42,7 @@ SIZE = 123_456
 
 
 def staged(xids: Xids, uid: int, first: int, count: int) -> Iterator[tuple[object, ...]]:
-    """Rows of ``staged`` for one branch, alike but for their paths and addresses."""
+    """Rows of ``staged`` for one branch, equal except for their paths and addresses."""
     folder = f"data/{xids.new_slice(NOW)}/"
     sample = folder + xids.new(NOW)
     entry = Entry(
@@ -60,7 +60,7 @@ def staged(xids: Xids, uid: int, first: int, count: int) -> Iterator[tuple[objec
 
 
 def plant(data: Path, objects: int, branches: int) -> None:
-    """A repository with so many staged objects on so many branches."""
+    """Write a repository with this number of staged objects and branches."""
     lake = Lake(ServerSettings(data))
     repo = Repository(REPOSITORY, f"local://{REPOSITORY}", "main", NOW, read_only=False, rules=None)
     history.create_repository(lake, repo)
@@ -102,11 +102,11 @@ def measure(data: Path, page_seconds: float) -> dict[str, float]:
 
 
 def diff(data: Path, threads: int) -> tuple[int, float]:
-    """Take the diff of every branch, as a mark does; how many paths came, and seconds."""
+    """Read the diff of every branch, as a mark does; the number of paths, and seconds."""
     with embedded(data) as lakefs:
         client = lakefs.connect()
         names = [branch.id for branch in client.branches(REPOSITORY)]
-        # All staged objects have this size, so no path is left out.
+        # All staged objects have this size, so the diff returns every path.
         sizes = pa.array([SIZE], pa.int64())
         began = time.perf_counter()
         found = thread_map(partial(staged_paths, client, REPOSITORY, sizes=sizes), names, threads)
@@ -116,7 +116,7 @@ def diff(data: Path, threads: int) -> tuple[int, float]:
 
 @contextmanager
 def embedded(data: Path) -> Iterator[LakeFSConfig]:
-    """Run the server of a data directory in a process of its own; how to reach it."""
+    """Run the server of a data directory in a process of its own; its connection data."""
     command = [sys.executable, "-m", "lakegc_assets.embedded", "--data", str(data), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -138,7 +138,7 @@ def embedded(data: Path) -> Iterator[LakeFSConfig]:
 @click.option("--threads", default=8, help="They take diffs.")
 @click.option("--data", type=click.Path(path_type=Path), help="What was planted before.")
 def main(objects: int, branches: int, page_seconds: float, threads: int, data: Path | None) -> None:
-    """Plant, list, take diffs, and say what it took."""
+    """Plant, list, read diffs, and print the costs."""
     if data is not None:
         print(json.dumps(measure(data, page_seconds)))
         return

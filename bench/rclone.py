@@ -1,7 +1,7 @@
-"""How long ``rclone copy`` takes for small objects, there and back, in one bucket of versitygw.
+"""Measures ``rclone copy`` of small objects, there and back, in one bucket of versitygw.
 
-What our own copies are measured beside: the commands of docs/rclone.md, within one store, so that
-rclone asks the store to copy.
+This is the comparison for this project's copies: the commands of docs/rclone.md, within one store,
+so that rclone uses copies on the server.
 
     python -m bench.rclone --objects 50000
 """
@@ -29,7 +29,7 @@ from lakegc_assets_tests.storage.servers import (
 )
 
 _DAY = 86_400
-#: rclone compares it with what the copy has.
+#: Etag that rclone compares with the copy's.
 _ETAG = hashlib.md5(b"\0", usedforsecurity=False).hexdigest()
 _LAKE, _BACKUP = "lake", "backup"
 
@@ -42,9 +42,9 @@ def rclone_copy(
     Args:
         endpoint: of the S3 server.
         source: a prefix, without a slash at its end.
-        target: another.
+        target: another prefix.
         addresses: of the objects, relative to both.
-        transfers: at the same time, and as many that look what is there.
+        transfers: number of parallel copies, and of parallel checks.
     """
     program = rclone()
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as names:
@@ -71,15 +71,15 @@ def beside_rclone(
     addresses: Sequence[str],
     transfers: int,
 ) -> None:
-    """Print how long rclone takes for the same copies, or why that is not known.
+    """Print the time of rclone for the same copies, or the reason why it is not measured.
 
     Args:
         endpoint: of the S3 server.
-        what: they are, in a word.
+        what: kind of objects, in a word.
         source: a prefix, without a slash at its end.
-        target: another.
+        target: another prefix.
         addresses: of the objects, relative to both.
-        transfers: at the same time.
+        transfers: number of parallel copies.
     """
     try:
         seconds = rclone_copy(endpoint, source, target, addresses, transfers)

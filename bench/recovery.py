@@ -1,9 +1,10 @@
-"""Backing up what a mark names, restoring it, and undoing a sweep by versions, beside bare loops.
+"""Measures backup, restore, and undo by versions, compared with bare loops.
 
-The repository is that of ``bench.big`` on versitygw, which needs Go: 64 bytes an object, of which
-nearly half go. Backup and restore are measured beside a bare loop of boto3 with as many threads,
-and beside ``rclone copy`` of the same objects where rclone can be had; the undo beside a loop that
-lists versions and removes markers. ``bench.copies`` has large objects.
+The repository is that of ``bench.big`` on versitygw, which needs Go: 64 bytes per object, and
+nearly half are garbage. Backup and restore are compared with a bare loop of boto3 with as many
+threads, and with ``rclone copy`` of the same objects if rclone can be installed. The undo is
+compared with a loop that lists versions and removes delete markers. ``bench.copies`` has large
+objects.
 
     python -m bench.recovery --scale 1
 """
@@ -43,7 +44,7 @@ _BATCH = 1000
 def _marked(
     folder: Path, history: History, s3: RealS3, backup_url: str | None = None
 ) -> Iterator[tuple[Collector, list[str]]]:
-    """A repository that is marked, and what the mark names."""
+    """A marked repository, and the candidates of the mark."""
     place = Place(folder / "lakefs", s3.server.address, s3.files)
     with planted(place, history) as found:
         collector, _ = Collector.new(folder, REPOSITORY, backup_url=backup_url).mark("mark")
@@ -54,7 +55,7 @@ def _marked(
 
 
 def _restore(collector: Collector, wanted: int) -> float:
-    """Bring all back; seconds."""
+    """Restore all objects; seconds."""
     everything = Choice(everything=True)
     seconds = measured(collector.session, "restore", lambda: restore(collector.ctx, everything))
     attempt = collector.ctx.root.attempt(REPOSITORY, "mark")
@@ -132,10 +133,10 @@ def _undo(folder: Path, history: History) -> None:
 
 
 def _bare_undo(wanted: int) -> float:
-    """List all versions, and remove the markers among them; seconds, as if for all that are wanted.
+    """List all versions, and remove their delete markers; seconds, scaled to all wanted objects.
 
-    Where a page ends between a marker and its version, versitygw leaves the marker out: a pass over
-    all pages finds a part of them.
+    If a page ends between a marker and its version, versitygw omits the marker. So one pass over
+    all pages finds only a part of them.
     """
     client = boto3.client("s3")
     begun, removed = time.monotonic(), 0
@@ -167,7 +168,7 @@ def main(*, scale: float) -> None:
         deleted=max(1, int(40 * scale)),
     )
     with TemporaryDirectory() as folder:
-        # Spark's workers keep the environment in which they began, and with it the first server.
+        # Spark's workers keep the environment of their start, and with it the first server.
         for name, phase in (("backup", _backup), ("undo", _undo)):
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                 pool.submit(phase, Path(folder, name), history).result()

@@ -1,8 +1,8 @@
-"""A sweep that goes on with what another one, which was killed, has left of a large mark.
+"""A sweep that continues the work of a killed sweep of a large mark.
 
-Nearly all listed objects are dead; they exist in ready-made pages of a listing only. What the
-killed sweep has deleted stands in its ledger, so that only the rest is sent to the store. 50 M dead
-objects have more than 2 GiB of addresses: more than one column of Arrow's strings holds.
+Nearly all listed objects are dead; they exist only in prepared pages of a listing. The ledger of
+the killed sweep has the objects that it deleted, so only the others are sent to the store. 50 M
+dead objects have more than 2 GiB of addresses, more than one column of Arrow's strings holds.
 
     python -m bench.resumed_sweep --objects 50000000 --left 500000
 """
@@ -36,22 +36,22 @@ from lakegc_assets.graveler.ranges import write_metarange
 from lakegc_assets.run.records import write_rows as write_records
 from lakegc_assets.sweep.ledger import SWEPT
 
-#: Objects of one batch of the killed sweep.
+#: Number of objects of one batch of the killed sweep.
 _BATCH = 10_000
 
 
 @dataclass(frozen=True)
 class _Uncommitted:
-    """Plants a repository whose only commit holds the objects of the first page of many.
+    """Plants a repository with one commit, which holds the objects of the first of many pages.
 
     Attributes:
-        pages: slices of ready-made pages that name the objects.
+        pages: slices of prepared pages that name the objects.
     """
 
     pages: int
 
     def __call__(self, server: EmbeddedLakeFS, _files: ObjectFiles) -> int:
-        """Plant it; how many objects are garbage."""
+        """Write the repository; the number of garbage objects."""
         lake, moment = server.lake, time.time() - 100 * DAY
         with lake.state.read() as db:
             store = lake.stores.open(catalog.repository(db, REPOSITORY).namespace)
@@ -71,7 +71,7 @@ class _Uncommitted:
 
 
 def _record(collector: Collector, left: int) -> None:
-    """Write the ledger of a sweep that has deleted all but so many of the marked objects."""
+    """Write the ledger of a sweep that deleted all but ``left`` of the marked objects."""
     attempt = collector.ctx.root.attempt(collector.ctx.repository, collector.ctx.run)
     manifest = attempt.manifest("deletion_candidates")
     store, rest, number = attempt.store(), manifest.rows - left, 0
@@ -84,7 +84,7 @@ def _record(collector: Collector, left: int) -> None:
 
 
 def _deleted(marked: pa.Table) -> pa.Table:
-    """What a sweep records of objects that it has deleted (``SWEPT``)."""
+    """The records of a sweep for deleted objects (``SWEPT``)."""
     count = marked.num_rows
     known = {
         "address": marked["address"],
@@ -128,7 +128,7 @@ def _measure(objects: int, left: int, engine: str) -> None:
 @click.option("--left", default=20_000, show_default=True, help="of which so many are left")
 @click.option("--engine", type=click.Choice(ENGINE_SETTINGS), default="auto", show_default=True)
 def main(objects: int, left: int, engine: str) -> None:
-    """Mark, write the ledger of a killed sweep, and go on with it."""
+    """Mark, write the ledger of a killed sweep, and resume the sweep."""
     _measure(objects, left, engine)
 
 

@@ -1,8 +1,8 @@
-"""How the time and the memory of a mark grow with the repository, on each engine.
+"""Measures the time and memory of a mark by the size of the repository, on each engine.
 
-Objects exist in ready-made pages of a listing only. Half of them are dead; each live one is at five
-paths, so that active commits have 2.5 entries for each listed object. Each mark is made in its own
-process, with empty caches: seconds, microseconds for an object, and the peak of memory.
+Objects exist only in prepared pages of a listing. Half of them are dead. Each live object is at
+five paths, so active commits have 2.5 entries per listed object. Each mark runs in its own process,
+with empty caches. The figures are seconds, microseconds per object, and peak memory.
 
     python -m bench.scale --objects 1000000 --objects 10000000 --engine embedded
 """
@@ -28,7 +28,7 @@ _COPIES = 5
 
 
 def _mark(objects: int, engine: str) -> None:
-    """Mark a repository of so many objects."""
+    """Mark a repository with this number of objects."""
     pages = max(1, objects // KEYS_EACH)
     objects = pages * KEYS_EACH
     with ExitStack() as stack:
@@ -37,7 +37,7 @@ def _mark(objects: int, engine: str) -> None:
         place = Place(folder / "lakefs", s3.server.address, s3.files, pages)
         plant = Overwritten(objects, objects // 2, pages, _COPIES)
         found = stack.enter_context(planted(place, plant))
-        # The engine is what is compared, so nothing else chooses it.
+        # The benchmark compares engines, so it sets the engine explicitly.
         collector = Collector.new(
             folder, REPOSITORY, local_root=found.local_root, engine=engine, max_candidate_share=0.9
         )
@@ -55,7 +55,7 @@ def _mark(objects: int, engine: str) -> None:
 @click.option("--engine", multiple=True, default=("embedded", "spark"), show_default=True)
 @click.option("--here", is_flag=True, help="in this process, as each of several is")
 def main(objects: tuple[int, ...], engine: tuple[str, ...], *, here: bool) -> None:
-    """Mark repositories of some sizes with some engines."""
+    """Mark repositories of the given sizes with the given engines."""
     for name in engine:
         for count in objects:
             if here:

@@ -1,10 +1,10 @@
 """The scale that garbage collection in lakeFS was designed for, on stores at their own limit.
 
-20 M listed keys in 2,000 slices, 50 M entries in 1,000 ranges, 30,000 commits on 1,000 branches,
-5 M staged objects, 1 M deletes. lakeFS and the store are one process of ready-made answers
-(``_rest``, ``_store``), so that the figures are those of the collector. A clean mark and a sweep,
-and then, when a hundredth of the objects and commits is new, a run that carries forward what it
-knows, each beside its floor. What is made for it is kept in a folder for the next time.
+20 M listed keys in 2,000 slices, 50 M entries in 1,000 ranges, 30,000 commits on 1,000 branches, 5
+M staged objects, 1 M deletes. lakeFS and the store are one process with prepared answers
+(``_rest``, ``_store``), so that the figures are those of the collector. It measures a clean mark
+and a sweep. Then a hundredth of the objects and commits is new, and it measures an optimized run.
+Each is compared with its floor. Prepared files are kept in a folder for the next time.
 
     python -m bench.seed_scale --objects 20000000 --ranges 1000 --commits 30000 --branches 1000
 """
@@ -45,12 +45,12 @@ from lakegc_assets.retention.rules import Rules
 _REPOSITORY = "bench"
 _DAY = 86_400
 _RULES = Rules(30, {f"b{n:05}": 7 for n in range(20)})
-#: Commits that are this old, and no HEADs, are expired, and may hold garbage.
+#: Age in days of expired commits, which may hold garbage if they are no HEADs.
 _OLD_DAYS = 60
 _HOLDERS = 200
-#: Tells the servers that a hundredth is new.
+#: Message to the servers that a hundredth is new.
 _LATER = "later"
-#: Metaranges that one task writes.
+#: Number of metaranges that one task writes.
 _CHUNK = 500
 
 
@@ -59,7 +59,7 @@ class _Simulated:
     """lakeFS and the store of a seed; called in their process.
 
     Attributes:
-        kept: what was made of the seed.
+        kept: files of the seed.
         trees: metarange of each commit, the new ones last.
     """
 
@@ -67,7 +67,7 @@ class _Simulated:
     trees: Sequence[str]
 
     def __call__(self) -> Service:
-        """Answer for the beginning, until told otherwise."""
+        """Answer with the first history, until a message."""
         seed = self.kept.seed
         store = Store(seed.pages(later=False), self.kept.folder)
         files = self.kept.staged_files()
@@ -93,7 +93,7 @@ class _Simulated:
                 )
             )
 
-        # Sizes are those of one branch: they only tell which paths may be those of candidates.
+        # Sizes are those of one branch: they only select the paths that may be those of candidates.
         diff = [
             json.dumps({"path": path, "path_type": "object", "type": "added", "size_bytes": size})
             for path, _, size, _ in served("main", "", each)
@@ -114,7 +114,7 @@ class _Simulated:
 
 
 def _histories(seed: Seed, trees: Sequence[str]) -> tuple[Refs, Refs]:
-    """The history at first, and when a hundredth is new."""
+    """The first history, and the one with a new hundredth."""
     planned, heads = history(seed.commits, seed.branches)
     later = int(time.time() - NOW.timestamp())
     made: dict[str, Commit] = {}
@@ -141,7 +141,7 @@ def _histories(seed: Seed, trees: Sequence[str]) -> tuple[Refs, Refs]:
 
 
 def _make_trees(kept: Kept) -> list[str]:
-    """Metaranges of all commits; what live heads need holds every range, so that all are read."""
+    """Write metaranges of all commits; those of active HEADs hold every range, so all are read."""
     seed = kept.seed
     known = kept.folder / f"trees-{seed.commits}-{seed.branches}.json"
     if not known.exists():
@@ -165,7 +165,7 @@ def _make_trees(kept: Kept) -> list[str]:
 def _write_trees(
     kept: Kept, whole: Mapping[int, int], holders: frozenset[int], span: tuple[int, int]
 ) -> list[str]:
-    """Metaranges of some commits: a few old ones hold garbage, the last ones what is new."""
+    """Write metaranges of some commits: a few old ones hold garbage, the last ones new objects."""
     trees: list[str] = []
     for number in range(*span):
         more = kept.garbage if number in holders else ()
@@ -178,7 +178,7 @@ def _write_trees(
 
 def _measure(folder: Path, kept: Kept, served: Served, engine: str, limit: int | None) -> None:
     use_simulated(served.ports)
-    # The store takes all that is sent.
+    # The store accepts every request.
     collector = Collector.new(
         folder,
         _REPOSITORY,
@@ -217,7 +217,7 @@ def _measure(folder: Path, kept: Kept, served: Served, engine: str, limit: int |
 
 
 def _requests(served: Served) -> None:
-    """Print what the servers were asked since the last time."""
+    """Print the requests to the servers since the last call."""
     counts = sorted(served.tell("requests").items())
     print("requests: " + ", ".join(f"{kind} {count:,}" for kind, count in counts), flush=True)
 
@@ -247,7 +247,7 @@ def main(
     *,
     alike: bool,
 ) -> None:
-    """Make what is missing, mark, sweep, mark again."""
+    """Make missing files, mark, sweep, mark again."""
     seed = Seed(objects, ranges, commits, branches, alike)
     with TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,7 +1,8 @@
-"""``lakegc run`` on small repositories, as a user types it, beside a stock PySpark session.
+"""``lakegc run`` on small repositories, as a user runs it, compared with a stock PySpark session.
 
-Whole processes, from their start to their end: a mark and a sweep of a repository with some objects
-on an embedded lakeFS with local storage; and F, a stock session that runs a dozen tiny queries.
+The figures are for whole processes, from start to end: a mark and a sweep of a repository with some
+objects on an embedded lakeFS with local storage; and F, a stock session that runs a dozen tiny
+queries.
 
     python -m bench.small --engine spark
 """
@@ -27,14 +28,14 @@ from lakegc_assets.engine.choice import ENGINE_SETTINGS
 def _run(folder: Path, engine: str) -> float:
     """Seconds of one whole run."""
     command = [sys.executable, "-m", "lakegc_assets.cli", "run", REPOSITORY, "--json"]
-    # A server without hooks, on which nobody commits.
+    # The server has no hooks, and nobody commits.
     command += ["--engine", engine, "--set", "longest_commit_seconds=0"]
     homes = {
         "DAGSTER_HOME": str(folder / "dagster"),
         "LAKEGC_ARTIFACT_ROOT": str(folder / "artifacts"),
     }
     begun = time.monotonic()
-    # In a file: a pipe would be open until its JVM has ended, too, as nobody waits for that of F.
+    # Output goes to a file: F's JVM outlives its process and keeps a pipe open.
     with TemporaryFile("w+") as told, subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=told, cwd=folder, env=os.environ | homes
     ) as process, watched(process.pid) as memory:  # fmt: skip
@@ -48,7 +49,7 @@ def _run(folder: Path, engine: str) -> float:
 
 
 def _measure(objects: int, engine: str, stock: float) -> None:
-    """Collect a repository of so many objects, of which a quarter is garbage."""
+    """Collect a repository with this number of objects, of which a quarter is garbage."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         plant = Overwritten(objects, objects // 4, None)

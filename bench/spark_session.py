@@ -1,8 +1,8 @@
-"""What Spark on this machine costs beside the work: its start, small queries, and tasks in Python.
+"""Measures Spark's overhead on this machine: its start, small queries, and tasks in Python.
 
-A local session as a run starts it: seconds until it is there, of twelve small queries with tasks in
-Python, of empty tasks of Spark (the floor) and in Python, and of an anti-join, which is left to the
-JVM's slow compiler.
+The session is local, as in a run. The figures are seconds until it is ready, of twelve small
+queries with tasks in Python, of empty tasks of Spark (the floor) and in Python, and of an anti-join
+with the JVM's slow compiler.
 
     python -m bench.spark_session
     python -m bench.spark_session --options "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -56,7 +56,7 @@ def _join(spark: SparkSession, rows: int) -> None:
 @click.option("--options", default=FAST, show_default=True, help="of the JVM, beside its archive")
 @click.option("--rows", default=1_000_000, show_default=True, help="of the anti-join")
 def main(options: str, rows: int) -> None:
-    """Start a session, and give it little to do."""
+    """Start a session, and run small work in it."""
     settings = session_settings()
     session = Session(**{OPTIONS: settings[OPTIONS].replace(FAST, options)})
     timed("start", session)

@@ -1,4 +1,4 @@
-"""``lakegc sweep`` on MinIO, as a user types it, beside a bare loop that deletes as many objects.
+"""``lakegc sweep`` on MinIO, as a user runs it, compared with a bare loop of as many deletes.
 
 The repository of ``bench.big``, in a real S3 server with a format of its own, which needs Go. What
 is measured is the whole process, from its start to its end: seconds, which depend on what else the
@@ -40,13 +40,13 @@ from lakegc_assets_tests.storage.servers import S3_ACCESS_KEY, S3_SECRET_KEY, Se
 _RUN = "cold"
 _THREADS = 16
 _SIZE = 64
-#: How old what MinIO says of itself may be.
+#: Maximum age of MinIO's metrics, in seconds.
 _METRICS_S = 11
 _CALL = re.compile(r'^minio_s3_requests_total\{api="([^"]+)".*\} (\d+)$', re.MULTILINE)
 
 
 class ObjectPuts:
-    """Objects that are sent to an S3 server, some at a time; it gives them their times.
+    """Objects that are sent to an S3 server in parallel; the server sets their times.
 
     Args:
         endpoint: of the server.
@@ -62,21 +62,21 @@ class ObjectPuts:
         self._sent: list[object] = []
 
     def write(self, key: str, size: int, moment: float, etag: str, begin: bytes = b"") -> None:
-        """An object of a size (bytes, zero behind a beginning)."""
+        """Write an object of a size (bytes, zeros after ``begin``)."""
         del moment, etag
         self._sent.append(
             self._pool.submit(obstore.put, self._store, key, begin.ljust(size, b"\0"))
         )
 
     def wait(self) -> None:
-        """Until all are there."""
+        """Wait until all objects are written."""
         for one in self._sent:
             one.result()  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
 class _Put:
-    """Plants a history in an S3 server, from the process of the lakeFS that serves it."""
+    """Plants a history in an S3 server, from the process of its lakeFS."""
 
     history: History
     endpoint: str
@@ -91,13 +91,13 @@ class _Put:
 
 @dataclass(frozen=True)
 class Cost:
-    """What something took.
+    """The cost of a block.
 
     Attributes:
-        seconds: by the clock.
-        own: CPU seconds of the processes that this one started and that have ended.
+        seconds: wall-clock time.
+        own: CPU seconds of ended child processes of this process.
         server: CPU seconds of the S3 server.
-        calls: requests that it was sent, by kind.
+        calls: requests to the server, by kind.
     """
 
     seconds: float
@@ -108,7 +108,7 @@ class Cost:
 
 @contextmanager
 def costing(server: Server) -> Iterator[list[Cost]]:
-    """What the block takes; it is known behind it."""
+    """Measure the cost of the block; it is complete after the block."""
     found: list[Cost] = []
     calls = _calls(server)
     own, cpu, begun = _own(), _cpu(server.pid), time.monotonic()
@@ -118,7 +118,7 @@ def costing(server: Server) -> Iterator[list[Cost]]:
 
 
 def sweep(folder: Path, server: Server) -> Cost:
-    """Sweep in a process of its own, whose artifacts are below a folder."""
+    """Sweep in a process of its own, with its artifacts below a folder."""
     command = [sys.executable, "-m", "lakegc_assets.cli", "sweep", REPOSITORY, "--run", _RUN]
     homes = {
         "DAGSTER_HOME": str(folder / "dagster"),
@@ -133,7 +133,7 @@ def sweep(folder: Path, server: Server) -> Cost:
 
 
 def show(what: str, cost: Cost) -> None:
-    """Print what something took."""
+    """Print a cost."""
     calls = ", ".join(f"{kind} {count:,}" for kind, count in sorted(cost.calls.items()))
     print(
         f"{what}: {cost.seconds:.1f} s; CPU {cost.own:.1f} s of its own, {cost.server:.1f} s of "
@@ -143,7 +143,7 @@ def show(what: str, cost: Cost) -> None:
 
 
 def bare(server: Server, count: int) -> Cost:
-    """A bare loop that deletes so many objects, one request at a time."""
+    """Delete this number of objects in a bare loop, one request at a time."""
     keys = [f"floor/{n // 10_000:06}/{n:09}" for n in range(count)]
     with ThreadPoolExecutor(_THREADS) as pool:
         puts = ObjectPuts(server.endpoint, pool)
@@ -156,7 +156,7 @@ def bare(server: Server, count: int) -> Cost:
 
 
 def mark(folder: Path, garbage: int) -> None:
-    """Mark all that is garbage, however young it is: the server gave it its times."""
+    """Mark all garbage, regardless of its age, because the server sets the times."""
     collector = Collector.new(folder, REPOSITORY, min_age_hours=0, allow_unsafe_min_age=True)
     time.sleep(1)
     marked, _ = collector.mark(_RUN)

@@ -1,8 +1,8 @@
-"""The demo: a lakeFS repository with a year of history is marked, swept, and proven unharmed.
+"""The demo: marks and sweeps a lakeFS repository with a year of history, and shows it unharmed.
 
-Run with ``make demo``. It starts the embedded lakeFS, moves its clock through a year in which a
-small team works, runs the job ``gc`` through Dagster, and reads back everything that is live. Then
-it takes the sweep back, and shows that the next mark leaves alone what was restored.
+Run with ``make demo``. It starts the embedded lakeFS and moves its clock through a year in which a
+small team works. It runs the job ``gc`` through Dagster, and reads all live objects. Then it undoes
+the sweep, and shows that the next mark spares the restored objects.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ from lakegc_assets.wording import counted
 _YEAR = 365
 _RULES = {"main": 60, "experiment": 14, "audit": 400}
 _DEFAULT_DAYS = 30
-#: The runs of the demo.
+#: Ids of the runs of the demo.
 _FIRST, _SECOND = "first", "second"
-#: The model of the main branch, which old commits have in other versions.
-#: The model that the history writes again and again.
+#: The model of the main branch, which the history overwrites: old commits have other versions.
 MODEL = "models/forecast.bin"
 
 
 def tell_history(team: Team) -> str:
-    """A year of work: the id of a commit of main whose model expired long ago."""
+    """Write a year of history; the id of a commit of main with a model that expired long ago."""
     first, old = _main_line(team)
     _experiment(team)
     _merged_feature(team)
@@ -57,7 +56,7 @@ def tell_history(team: Team) -> str:
 
 
 def _main_line(team: Team) -> tuple[str, str]:
-    """Events every two weeks, kept for sixteen weeks, and a model: the first and an old commit."""
+    """Write events every two weeks, kept for sixteen, and a model; the first and an old commit."""
     commits = []
     for week, day in enumerate(range(_YEAR - 1, 10, -14)):
         team.on(day)
@@ -74,7 +73,7 @@ def _main_line(team: Team) -> tuple[str, str]:
 
 
 def _experiment(team: Team) -> None:
-    """A branch whose rule is short: its results are written again and again."""
+    """Write a branch with a short retention, whose results are overwritten again and again."""
     team.on(120)
     team.branch("experiment", "main")
     for day in range(118, 2, -12):
@@ -85,7 +84,7 @@ def _experiment(team: Team) -> None:
 
 
 def _merged_feature(team: Team) -> None:
-    """A branch that was merged and stayed."""
+    """Write a branch that was merged and still exists."""
     team.on(90)
     team.branch("feature", "main")
     team.write("feature", "reports/summary.html", 5_000)
@@ -98,7 +97,7 @@ def _merged_feature(team: Team) -> None:
 
 
 def _deleted_branch(team: Team) -> None:
-    """A branch that was given up and deleted: nothing but its own commits holds its objects."""
+    """Write a branch and delete it: only its own commits hold its objects."""
     team.on(80)
     team.branch("given-up", "main")
     for number in range(20):
@@ -109,7 +108,7 @@ def _deleted_branch(team: Team) -> None:
 
 
 def _revert(team: Team) -> None:
-    """A deletion that was a mistake, and was taken back."""
+    """Delete an object by mistake, and revert the deletion."""
     team.on(50)
     team.remove("main", "reports/summary.html")
     commit = team.commit("main", "remove the report by mistake")
@@ -118,7 +117,7 @@ def _revert(team: Team) -> None:
 
 
 def _never_committed(team: Team) -> None:
-    """Uploads that were overwritten, deleted or left staged; the last ones only an hour ago."""
+    """Upload objects that are overwritten, deleted or left staged; the last ones an hour ago."""
     team.on(30)
     for number in range(30):
         team.write("main", f"scratch/{number:02d}.tmp", 3_000)
@@ -135,7 +134,7 @@ def _never_committed(team: Team) -> None:
 
 
 def live_objects(client: LakeFSWriter, repository: str) -> dict[tuple[str, str], str]:
-    """SHA-256 of what every branch serves at every path; the word ``gone`` for what is lost."""
+    """SHA-256 of each object that a branch serves, by branch and path; ``gone`` for a lost one."""
 
     def content(branch: str, path: str) -> str:
         try:
@@ -153,7 +152,7 @@ def live_objects(client: LakeFSWriter, repository: str) -> dict[tuple[str, str],
 def prove(
     client: LakeFSWriter, repository: str, before: dict[tuple[str, str], str], old_commit: str
 ) -> None:
-    """Every live object reads as before, and an expired one answers 410 Gone."""
+    """Check that every live object reads as before, and that an expired one answers 410 Gone."""
     after = live_objects(client, repository)
     if after != before:
         changed = [key for key in before if after.get(key) != before[key]]
@@ -178,7 +177,7 @@ def take_back(
     old_commit: str,
     engine: str,
 ) -> None:
-    """Undo the sweep: all of it reads again, is pinned, and is left alone by the next mark."""
+    """Undo the sweep; check that all objects read again, are pinned, and stay at the next mark."""
     click.echo("\nIf that was a mistake, it all comes back:\n")
     _command("restore", repository, "--run", _FIRST, "--all", *_asked(engine))
     click.echo(
@@ -204,7 +203,7 @@ def take_back(
 
 @contextmanager
 def environment(folder: Path, server: EmbeddedLakeFS) -> Iterator[None]:
-    """Point the command and the graph at the demo's lakeFS."""
+    """Set the variables that lead the command and the graph to the demo's lakeFS."""
     values = {
         **server.environment,
         "LAKEGC_ARTIFACT_ROOT": str(folder / "artifacts"),
@@ -238,7 +237,7 @@ def environment(folder: Path, server: EmbeddedLakeFS) -> Iterator[None]:
     help="What computes, as in `lakegc run --engine`.",
 )
 def main(folder: Path, engine: str) -> None:
-    """Collect a repository of the embedded lakeFS, prove that nothing live was harmed, undo it."""
+    """Collect a repository of the embedded lakeFS, prove all live objects unharmed, and undo it."""
     began = time.monotonic()
     folder = folder.resolve()
     (folder / "lakefs").mkdir(parents=True, exist_ok=True)
@@ -275,7 +274,7 @@ def main(folder: Path, engine: str) -> None:
 
 
 def show_cost(repository: str) -> None:
-    """Show which branch holds the storage, and what shorter retention would free."""
+    """Show the storage of each branch, and how much shorter retention would free."""
     click.echo("\nEach mark also says what the storage is used for, and which branch holds it:\n")
     _command("usage", repository, "--run", _FIRST)
     click.echo("\nand what other retention rules would free (docs/cost.md):\n")
@@ -286,18 +285,18 @@ def show_cost(repository: str) -> None:
 
 def collect(repository: str, engine: str) -> None:
     """Run the collection."""
-    # No commit is under way here.
+    # Nobody else commits here.
     at_once = ("--set", "longest_commit_seconds=0")
     _command("run", repository, "--run", _FIRST, *at_once, *_asked(engine))
 
 
 def _asked(engine: str) -> tuple[str, ...]:
-    """The option that asks for an engine; none where nobody did."""
+    """The option that selects an engine; empty for the default."""
     return () if engine == "auto" else ("--engine", engine)
 
 
 def _command(*arguments: str) -> None:
-    """Show the command and run it in this process; leave with its exit status if it fails."""
+    """Print the command and run it in this process; exit with its status if it fails."""
     click.echo(f"$ lakegc {shlex.join(arguments)}")
     try:
         command.main(list(arguments), prog_name="lakegc")

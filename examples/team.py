@@ -1,4 +1,4 @@
-"""A team that works on a repository of the embedded lakeFS, whose clock goes from day to day."""
+"""A team that works on a repository of the embedded lakeFS, with a clock that moves day by day."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DAY = 86_400
 
 @dataclass
 class Calendar:
-    """The clock of an embedded lakeFS: some days before now, until the history is told."""
+    """The clock of an embedded lakeFS: some days in the past, until the history is complete."""
 
     days_ago: float = 365
     started: float = field(default_factory=time.time)
@@ -24,7 +24,7 @@ class Calendar:
 
 @dataclass
 class Team:
-    """Tells the history of a repository, day by day."""
+    """Writes the history of a repository, day by day."""
 
     client: LakeFSWriter
     repository: str
@@ -32,11 +32,11 @@ class Team:
     uploads: int = 0
 
     def on(self, days_ago: float) -> None:
-        """Go to a day."""
+        """Move the clock to a day."""
         self.calendar.days_ago = days_ago
 
     def write(self, branch: str, path: str, size: int = 600) -> None:
-        """Stage an object with content of its own."""
+        """Stage an object with unique content."""
         self.uploads += 1
         line = f"{self.uploads} {branch} {path}\n".encode()
         content = (line * (size // len(line) + 1))[:size]
@@ -47,7 +47,7 @@ class Team:
         self.client.delete_object(self.repository, branch, path)
 
     def commit(self, branch: str, message: str) -> str:
-        """Commit what is staged; the id of the commit."""
+        """Commit the staged entries; the id of the commit."""
         return self.client.commit_branch(self.repository, branch, message).id
 
     def branch(self, name: str, source: str) -> None:

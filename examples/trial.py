@@ -1,7 +1,7 @@
-"""The trial of ``make ui`` without a configured lakeFS: an embedded one, and its first wave.
+"""The trial of ``make ui`` without a configured lakeFS: an embedded lakeFS, and its first wave.
 
-It has three repositories. One is swept within limits, one waits for a person, and the mark of one
-is refused, since it would take nearly everything.
+It has three repositories. One is swept within limits, and one waits for an approval. The mark of
+the third is refused, because it would delete nearly everything.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 SWEPT, WAITS, REFUSED = "analytics", "models", "sandbox"
 _CRON_VARIABLE: Final = "LAKEGC_TRIAL_CRON"
 _DAYS: Final = 30
-#: The default that the forecasts are about.
+#: Default retention of the forecasts, in days.
 _SHORTER_DAYS: Final = 14
-#: How long the interface takes to start: a tick before that would be missed.
+#: Time for the start of the interface: Dagster would miss an earlier tick.
 _START: Final = timedelta(seconds=60)
-#: Minutes between waves: on a machine that starts slowly, the second one is the first.
+#: Minutes between waves: on a slow machine, the second wave is the first that runs.
 _EVERY: Final = 15
 _PROJECT: Final = Path(__file__).parents[1]
 _WORKSPACE: Final = f"""\
@@ -42,7 +42,7 @@ load_from:
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """The graph as a platform team has it that turned everything on."""
+    """The graph of a platform team that uses every feature."""
     found = component(os.environ[_CRON_VARIABLE]).definitions()
     sensors = [estate_sensor(), forecast_sensor()]
     own = dg.Definitions(sensors=sensors, executor=dg.in_process_executor)
@@ -50,7 +50,7 @@ def defs() -> dg.Definitions:
 
 
 def estate_sensor() -> dg.SensorDefinition:
-    """``trial_estate``: makes the table of all repositories at once, and again after each run."""
+    """``trial_estate``: makes the table of all repositories at the start and after each run."""
 
     @dg.sensor(
         name="trial_estate",
@@ -73,7 +73,7 @@ def estate_sensor() -> dg.SensorDefinition:
 
 
 def forecast_sensor() -> dg.SensorDefinition:
-    """``trial_forecast``: forecasts by each mark, once, what the rules of the trial would free."""
+    """``trial_forecast``: forecasts once for each mark what the rules of the trial would free."""
 
     @dg.sensor(
         name="trial_forecast",
@@ -95,13 +95,13 @@ def component(cron: str) -> GarbageCollection:
     """The policies of the trial.
 
     Args:
-        cron: when its waves are due.
+        cron: schedule of its waves.
     """
     return GarbageCollection(
         cron=cron,
         running=True,
         include=[SWEPT, WAITS, REFUSED],
-        # No commit is under way here.
+        # Nobody else commits here.
         longest_commit_seconds=0,
         forecast=ForecastSection(default_retention_days=_SHORTER_DAYS),
         repositories=[
@@ -112,7 +112,7 @@ def component(cron: str) -> GarbageCollection:
 
 
 def prepare(folder: Path, now: datetime) -> Path:
-    """Write what Dagster loads, with a first wave that is due soon, and others after it.
+    """Write the files that Dagster loads, with a first wave that is due soon, and others after it.
 
     Args:
         folder: of the trial.
@@ -129,14 +129,14 @@ def prepare(folder: Path, now: datetime) -> Path:
 
 
 def tell(calendar: Calendar, folder: Path) -> None:
-    """Make the repositories that are not there yet.
+    """Make the missing repositories.
 
     Args:
         calendar: the clock of the lakeFS that the environment names.
-        folder: where it keeps what it has.
+        folder: data folder of that lakeFS.
 
     Raises:
-        RefusedError: an earlier start was killed while it made one.
+        RefusedError: an earlier start was killed while it made a repository.
     """
     client = LakeFSConfig().connect_writer()
     there = {repository.id for repository in client.repositories()}
@@ -146,7 +146,7 @@ def tell(calendar: Calendar, folder: Path) -> None:
             client.create_repository(name, f"local://{name}")
             history(Team(client, name, calendar))
             calendar.days_ago = 0
-            # The last that is done: a repository without rules was left half-way.
+            # Rules are set last, so a repository without rules was interrupted.
             client.set_gc_rules(name, _DAYS, {})
         elif client.gc_rules(name) is None:
             raise RefusedError(
@@ -156,7 +156,7 @@ def tell(calendar: Calendar, folder: Path) -> None:
 
 
 def _analytics(team: Team) -> None:
-    """Events of which few are old: an eighth is garbage."""
+    """Write events of which few are old: an eighth is garbage."""
     team.on(120)
     for part in range(70):
         team.write("main", f"events/part-{part:02d}.parquet", 20_000)
@@ -169,7 +169,7 @@ def _analytics(team: Team) -> None:
 
 
 def _models(team: Team) -> None:
-    """A model that is trained again every three weeks, beside the features that it is made of."""
+    """Write a model that is trained every three weeks, and the features for its training."""
     team.on(150)
     for number in range(20):
         team.write("main", f"features/{number:02d}.parquet", 10_000)
@@ -181,7 +181,7 @@ def _models(team: Team) -> None:
 
 
 def _sandbox(team: Team) -> None:
-    """Trials that were nearly all removed."""
+    """Write experiments, and remove nearly all of them."""
     team.on(100)
     for number in range(40):
         team.write("main", f"tries/{number:02d}.csv", 5_000)

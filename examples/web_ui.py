@@ -1,6 +1,6 @@
-"""Dagster's interface, for the lakeFS that is configured; else for one of its own, for a trial.
+"""Dagster's interface for the configured lakeFS, or else for an embedded lakeFS, for a trial.
 
-Run with ``make ui``. It lasts until it is interrupted, and so does the lakeFS of the trial.
+Run with ``make ui``. It runs until it is interrupted, and so does the lakeFS of the trial.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(port: int, folder: Path) -> None:
 
 
 def is_trial(folder: Path) -> bool:
-    """Return whether nothing is configured: no lakeFS, and no place that may hold its marks."""
+    """Return whether neither a lakeFS nor a place with marks is configured."""
     own = {"DAGSTER_HOME": folder / "dagster", "LAKEGC_ARTIFACT_ROOT": folder / "artifacts"}
     elsewhere = [
         name
@@ -64,7 +64,7 @@ def is_trial(folder: Path) -> bool:
 def _run_trial(port: int, folder: Path) -> None:
     (folder / "lakefs").mkdir(parents=True, exist_ok=True)
     interrupted: list[int] = []
-    # A repository is told as a whole, whoever loses patience meanwhile.
+    # A repository must be written completely, even if a user interrupts the start.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: interrupted.append(number))
     calendar = Calendar(0)
@@ -86,10 +86,10 @@ def _run_trial(port: int, folder: Path) -> None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Keep a second trial off the folder: two daemons on one instance start everything twice.
+    """Prevent a second trial in the folder: two daemons on one instance start everything twice.
 
     Raises:
-        RefusedError: there is one.
+        RefusedError: another trial runs.
     """
     with (folder / "trial.lock").open("w") as file:
         try:
@@ -117,12 +117,13 @@ def _run(port: int, workspace: Path) -> None:
     """Run the webserver and the daemon until they end.
 
     Raises:
-        SystemExit: with their status, where it is another than 0.
+        SystemExit: with their status, unless it is 0.
     """
     program = Path(sys.executable).with_name("dg")
     command = [str(program), "dev", "-w", str(workspace), "-h", "127.0.0.1", "-p", str(port)]
     with subprocess.Popen(command) as running:  # noqa: S603 - a program of this environment
-        # The terminal interrupts both; what ends only this process ends the other one, too.
+        # The terminal interrupts both processes. A signal to this process alone also ends the other
+        # one.
         signal.signal(signal.SIGINT, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: running.terminate())
         status = running.wait()

@@ -7,6 +7,6 @@ from dagster import Definitions, definitions, in_process_executor, load_from_def
 
 @definitions
 def defs() -> Definitions:
-    """Both collections, in one code location whose assets are made in one process."""
+    """Both collections in one code location, with assets that run in one process."""
     found = load_from_defs_folder(path_within_project=Path(__file__).parent)
     return Definitions.merge(found, Definitions(executor=in_process_executor))

@@ -1,4 +1,4 @@
-"""Two embedded lakeFS servers, each with a repository ``models``: the name is all they share."""
+"""Two embedded lakeFS servers, each with its own repository ``models`` of the same name."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lakegc_assets.defs.connections import LakeFSResource
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 
 REPOSITORY: Final = "models"
-#: Days ago on which a model was trained on each server: all but the last are garbage.
+#: Days before today on which each server gets a new model: all but the last are garbage.
 _TRAININGS: Final = {"eu": (150, 120, 90), "us": (140, 100)}
 _KEEP_DAYS: Final = 30
 
 
 class Calendar:
-    """The clock of both servers, some days before now until the models are trained."""
+    """The clock of both servers, some days in the past until the models are written."""
 
     days_ago = 0.0
 
@@ -32,10 +32,10 @@ def lakes(folder: Path) -> Iterator[dict[str, str]]:
     """Start both servers.
 
     Args:
-        folder: where they keep what they have; what is there from an earlier start stays.
+        folder: of their data; data of an earlier start stay.
 
     Returns:
-        The variables that the files of ``defs`` take.
+        The variables that the files of ``defs`` use.
     """
     calendar = Calendar()
     variables = {"TWO_SERVERS": str(folder)}
@@ -56,7 +56,7 @@ def lakes(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def _train(server: EmbeddedLakeFS, calendar: Calendar, trainings: tuple[int, ...]) -> None:
-    """Make the repository, with a model of which each version replaces the one before."""
+    """Make the repository, with a model that each version replaces."""
     client = (
         LakeFSResource(
             endpoint=server.endpoint,
