@@ -185,9 +185,9 @@ class _Forwarding(logging.Handler):
         self._pipes = pipes
 
     def emit(self, record: logging.LogRecord) -> None:
-        said = getattr(record, "dagster_meta", {})
-        if said.get("dagster_event") is None:
-            message = said.get("orig_message") or record.getMessage()
+        metadata = getattr(record, "dagster_meta", {})
+        if metadata.get("dagster_event") is None:
+            message = metadata.get("orig_message") or record.getMessage()
             self._pipes.log.log(record.levelno, "%s", message)
 
 

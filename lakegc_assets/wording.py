@@ -69,8 +69,8 @@ def price_note(price_per_tb_month: float | None) -> list[str]:
     """One sentence that says how a cost is computed; empty without a price."""
     if price_per_tb_month is None:
         return []
-    said = f"a month at {price_per_tb_month:,.2f} for a TB (10^12 bytes), by price_per_tb_month"
-    return [f"{said}; requests, minimum durations and versions that stores keep are not in it"]
+    price = f"a month at {price_per_tb_month:,.2f} for a TB (10^12 bytes), by price_per_tb_month"
+    return [f"{price}; requests, minimum durations and versions that stores keep are not in it"]
 
 
 def escaped(text: str) -> str:

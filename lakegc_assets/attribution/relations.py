@@ -338,9 +338,9 @@ def holding_ranges(entries: DataFrame, cells: DataFrame) -> DataFrame:
     Returns:
         The prints, and range_id, once for each entry of the range that names the object.
     """
-    some = cells.where(F.col(PRINTS[0]).isNotNull())
-    some = some.groupBy(*PRINTS).agg(F.min("object").alias("hash"))
-    return entries.select("range_id", "hash").join(some, "hash").select(*PRINTS, "range_id")
+    samples = cells.where(F.col(PRINTS[0]).isNotNull())
+    samples = samples.groupBy(*PRINTS).agg(F.min("object").alias("hash"))
+    return entries.select("range_id", "hash").join(samples, "hash").select(*PRINTS, "range_id")
 
 
 @relation

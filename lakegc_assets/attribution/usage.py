@@ -151,8 +151,8 @@ def logical(manifest: Manifest) -> dict[str, Any]:
 
 
 def _summed(pairs: Iterable[tuple[int, int]]) -> dict[str, int]:
-    some = list(pairs)
-    return {"objects": sum(one for one, _ in some), "bytes": sum(size for _, size in some)}
+    totals = list(pairs)
+    return {"objects": sum(one for one, _ in totals), "bytes": sum(size for _, size in totals)}
 
 
 @dataclass(frozen=True)

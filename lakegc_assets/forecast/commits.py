@@ -145,11 +145,11 @@ def spans_of(
     least = least_days(other_retain, heads)
     days = days_needed(marked.commits, heads, branches, now, least)
     previous = days_of_previous(marked.known, heads, branches, now, least)
-    left = dict.fromkeys(marked.commits, FOREVER)
+    remaining = dict.fromkeys(marked.commits, FOREVER)
     if today is not None:
-        left = _left_under(marked, lengthen(today, retain, marked.heads), now)
+        remaining = _left_under(marked, lengthen(today, retain, marked.heads), now)
     found = {
-        commit_id: Span(min(days[commit_id], previous.get(commit_id, NEVER)), left[commit_id])
+        commit_id: Span(min(days[commit_id], previous.get(commit_id, NEVER)), remaining[commit_id])
         for commit_id in marked.commits
     }
     if (was := marked.rules) is not None:
@@ -196,7 +196,7 @@ def spans_of_paths(
     found: dict[str, dict[str, Span]] = {}
     for pattern in {**retain.paths, **other_retain.paths}:
         days = dict.fromkeys(marked.commits, NEVER)
-        left = dict.fromkeys(marked.commits, 0)
+        remaining = dict.fromkeys(marked.commits, 0)
         if (kept := other_retain.paths.get(pattern)) == ALWAYS:
             days = dict.fromkeys(marked.commits, 0)
         elif kept is not None:
@@ -207,11 +207,11 @@ def spans_of_paths(
             days = {one: 0 if of <= kept else of for one, of in needed.items()}
         kept = retain.paths.get(pattern)
         if kept == ALWAYS or (kept is not None and today is None):
-            left = dict.fromkeys(marked.commits, FOREVER)
+            remaining = dict.fromkeys(marked.commits, FOREVER)
         elif kept is not None and today is not None:
             raised = raise_days(lengthen(today, retain, marked.heads), kept)
-            left = _left_under(marked, raised, now)
-        found[pattern] = {one: Span(days[one], left[one]) for one in marked.commits}
+            remaining = _left_under(marked, raised, now)
+        found[pattern] = {one: Span(days[one], remaining[one]) for one in marked.commits}
     return found
 
 

@@ -158,10 +158,10 @@ def _held(
     of_metaranges = _of_metaranges(commits, spans)
     cached = cached_metaranges(connections)
     missing = [span for one, span in of_metaranges.items() if one not in cached]
-    there = {one: span for one, span in of_metaranges.items() if one in cached}
+    in_cache = {one: span for one, span in of_metaranges.items() if one in cached}
     # The highest rank wins, and the least number of days must win, so the days are negated.
-    by_days = ranges_of(ctx, {one: -span.days for one, span in there.items()}).rows
-    by_left = ranges_of(ctx, {one: span.left for one, span in there.items()}).rows
+    by_days = ranges_of(ctx, {one: -span.days for one, span in in_cache.items()}).rows
+    by_left = ranges_of(ctx, {one: span.left for one, span in in_cache.items()}).rows
     of_ranges = {one: span for (one,), span in _spans(by_days, by_left, "range_id").items()}
     below, not_cached = _below(mark, commits, paths, cached)
     missing += not_cached
@@ -202,15 +202,15 @@ def _below(
 
     ``paths`` gives, by pattern, the span for which commits keep their objects below the paths.
     """
-    there: dict[str, dict[str, Span]] = {}
+    in_cache: dict[str, dict[str, Span]] = {}
     missing: list[Span] = []
     for pattern, spans in paths.items():
         of_pattern = {i: s for i, s in _of_metaranges(commits, spans).items() if s != Span()}
-        there[pattern] = {i: span for i, span in of_pattern.items() if i in cached}
+        in_cache[pattern] = {i: span for i, span in of_pattern.items() if i in cached}
         missing += [span for i, span in of_pattern.items() if i not in cached]
-    days = {p: {i: -span.days for i, span in of.items()} for p, of in there.items()}
-    left = {p: {i: span.left for i, span in of.items()} for p, of in there.items()}
-    by_days, by_left = path_ranges(mark.ctx, days), path_ranges(mark.ctx, left)
+    days = {p: {i: -span.days for i, span in of.items()} for p, of in in_cache.items()}
+    remaining = {p: {i: span.left for i, span in of.items()} for p, of in in_cache.items()}
+    by_days, by_left = path_ranges(mark.ctx, days), path_ranges(mark.ctx, remaining)
     found = _spans(by_days, by_left, "pattern", "range_id")
     return {(prefix_of(pattern), one): span for (pattern, one), span in found.items()}, missing
 

@@ -73,11 +73,11 @@ def outlook(
         "last_part", F.col("days").alias("days_of_part"), F.col("left").alias("left_of_part")
     )
     named = objects.withColumn("last_part", F.element_at(F.split("address", "/"), -1))
-    both = named.join(held, "hash", "left").join(of_parts, "last_part", "left")
+    joined = named.join(held, "hash", "left").join(of_parts, "last_part", "left")
     never, none = F.lit(NEVER).cast("bigint"), F.lit(0).cast("bigint")
     days = F.least(F.coalesce("days_of_ranges", never), F.coalesce("days_of_part", never))
     left = F.greatest(F.coalesce("left_of_ranges", none), F.coalesce("left_of_part", none))
-    known = both.select(
+    known = joined.select(
         "address",
         "size",
         "last_modified",

@@ -238,10 +238,10 @@ def _known(ctx: RunContext, before: Collection[str]) -> _Known:
             "it, or remove it if it was never lakeFS's"
         ) from error
     dumps, metaranges = _of_kind(tables, "refs"), _of_kind(tables, "metaranges")
-    said = {i: _read_dump_of(ctx.connections, i, dumps) for i in dump.metaranges}
-    commits = said[dump.commits_meta_range_id]
+    dumped = {i: _read_dump_of(ctx.connections, i, dumps) for i in dump.metaranges}
+    commits = dumped[dump.commits_meta_range_id]
     # A branch may have received a commit after lakeFS wrote the list of commits.
-    heads = frozenset().union(*(one.needed for one in said.values() if one is not commits))
+    heads = frozenset().union(*(one.needed for one in dumped.values() if one is not commits))
     if missing := sorted((commits.needed | set(before)) - commits.commits):
         raise IntegrityError(
             f"the server's list of all commits of {ctx.repository!r} lacks {missing[0]}, which "

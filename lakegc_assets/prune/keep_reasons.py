@@ -185,8 +185,8 @@ class _Reasons:
         # That listing may wrongly be empty, so some objects are looked up by name.
         rows = ledger.read(self.attempt)
         places = rows.filter(pc.is_valid(rows["version"]))["version"].to_pylist()
-        some = places[:: max(1, len(places) // _ASKED)]
-        return because if any(thread_map(self.around.namespace.exists, some, _THREADS)) else ""
+        samples = places[:: max(1, len(places) // _ASKED)]
+        return because if any(thread_map(self.around.namespace.exists, samples, _THREADS)) else ""
 
     def backed_up(self) -> str:
         """The run has a backup, finished or not: restores read the run."""
@@ -212,9 +212,9 @@ class _Reasons:
             )
         # A store that cannot be listed raises here, so its backup is not taken for missing.
         found = open_store(place, stores).list_prefixes(f"{attempt.repository}/").prefixes
-        there = any(where.exists(key) for key in (MANIFEST, PRUNING, BEGIN))
+        exists = any(where.exists(key) for key in (MANIFEST, PRUNING, BEGIN))
         name = f"{attempt.repository}/{attempt.run}"
-        if there or f"{name}/" in found:
+        if exists or f"{name}/" in found:
             prune = command_line("backups", "prune", "--url", place, "--backup", name)
             return f"its backup is at {where.url}: `{prune}` removes that first"
         return ""

@@ -113,13 +113,13 @@ class Pruned:
         if self.problem:
             return [f"{name}: not pruned to the end: {self.problem}"]
         runs = {one.run: f"kept: {one.kept}" if one.kept else gone for one in self.runs}
-        left = f"{gone}: a prune that was killed had left some of it"
-        said = [
+        leftover = f"{gone}: a prune that was killed had left some of it"
+        outcomes = [
             *runs.items(),
-            *((run, left) for run in self.left),
+            *((run, leftover) for run in self.left),
             *((run, f"{gone}: only Dagster knew of it") for run in self.forgotten),
         ]
-        lines = [f"{name}, run {run}: {what}" for run, what in said]
+        lines = [f"{name}, run {run}: {what}" for run, what in outcomes]
         if self.cached:
             lines.append(f"{name}: {counted(self.cached, 'file')} of caches: {gone}")
         return lines + [f"{name}: {note}" for note in self.notes]
@@ -228,15 +228,15 @@ class _Pruning:
         found = look(ctx.root, ctx.repository, self.records.names())
         judged = self._judged(found, now)
         known = {one.id for one in found}
-        left = [
+        leftovers = [
             name
             for name in ctx.root.runs(ctx.repository)
             if name not in known and removal.is_left(ctx.root, ctx.repository, name)
         ]
         if lease is not None:
             gone = {one.run for one in judged if not one.kept}
-            self._remove([one for one in found if one.id in gone], left, lease)
-        pruned = Pruned(ctx.repository, judged, left)
+            self._remove([one for one in found if one.id in gone], leftovers, lease)
+        pruned = Pruned(ctx.repository, judged, leftovers)
         return self._with_caches(pruned, found, now - self.keep, lease)
 
     def _judged(self, found: Sequence[Run], now: datetime) -> list[RunVerdict]:

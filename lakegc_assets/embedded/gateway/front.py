@@ -94,8 +94,8 @@ class Gateway:
             response = _told(errors.incomplete_body(), request, request_id)
         except Exception as error:  # noqa: BLE001 - whatever it was, the client must be told
             _LOG.exception("%s %s failed", request.method, request.url.path)
-            told = S3Error(500, "InternalError", str(error) or type(error).__name__)
-            response = _told(told, request, request_id)
+            failure = S3Error(500, "InternalError", str(error) or type(error).__name__)
+            response = _told(failure, request, request_id)
         response.headers["Date"] = formatdate(self._lake.now(), usegmt=True)
         response.headers["x-amz-request-id"] = request_id
         if not await body.finish(waited_for="expect" in request.headers):

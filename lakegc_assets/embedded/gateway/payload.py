@@ -69,8 +69,8 @@ def unpack(
     elif signed.payload != UNSIGNED:
         _check_sha256(data, signed.payload)
     _check_md5(data, headers.get("content-md5"))
-    told = trailers if names_parts else {**headers, **trailers}
-    return Payload(data, check_checksums(data, told))
+    declared = trailers if names_parts else {**headers, **trailers}
+    return Payload(data, check_checksums(data, declared))
 
 
 def check_checksums(data: bytes, headers: Mapping[str, str]) -> dict[str, str]:

@@ -76,15 +76,15 @@ def prepare_commits(lake: Lake, repository: str) -> dict[str, str]:
     run_id = lake.xids.new_slice(lake.now())
     path = f"{GC_FOLDER}/commits/run_id={run_id}/commits.csv"
     lake.stores.open(repo.namespace).put(path, text.getvalue().encode())
-    told = {
+    answer = {
         "run_id": run_id,
         "gc_commits_location": repo.address(path),
         "gc_addresses_location": repo.address(f"{GC_FOLDER}/addresses/"),
     }
     if presigning.is_supported(lake):
         url = presigning.presigned_url(lake, "get_object", repo.namespace, path)
-        told["gc_commits_presigned_url"] = url.url
-    return told
+        answer["gc_commits_presigned_url"] = url.url
+    return answer
 
 
 def _parsed_rules(repo: Repository) -> Rules:

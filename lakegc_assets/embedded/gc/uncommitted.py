@@ -96,14 +96,17 @@ def prepare_uncommitted(lake: Lake, repository: str, token: str) -> dict[str, st
         following = following or _Place(_BEHIND_BRANCHES, "", _BEHIND_BRANCHES)
     folder = f"{GC_FOLDER}/uncommitted/{run_id}/uncommitted/"
     store = lake.stores.open(repo.namespace)
-    told = page.file.rows > 0 or (
+    has_location = page.file.rows > 0 or (
         token != ""
         and Fault.PAGES_WITHOUT_LOCATION not in lake.settings.faults
         and next(iter(store.list(folder)), None) is not None
     )
-    if told:
+    if has_location:
         store.put(folder + lake.xids.new(lake.now()), page.file.finish())
-    answer = {"run_id": run_id, "gc_uncommitted_location": repo.address(folder) if told else ""}
+    answer = {
+        "run_id": run_id,
+        "gc_uncommitted_location": repo.address(folder) if has_location else "",
+    }
     if following:
         answer["continuation_token"] = _token(_Begun(following, run_id, repo.namespace))
     return answer

@@ -161,10 +161,18 @@ def _track(lake: Lake, db: sqlite3.Connection, repo: Repository, entry: Entry) -
 def _copy_data(lake: Lake, source: Found, repo: Repository, address: str, moment: float) -> None:
     """Copy data in the store, or by reading and writing if two stores hold the objects."""
     base, key = objects.locate(lake, source)
-    there, here = lake.stores.open(base), lake.stores.open(repo.namespace)
+    source_store, target_store = lake.stores.open(base), lake.stores.open(repo.namespace)
     try:
-        found = there.head(key)
-        copy_object(there, key, here, address, size=found.size, etag=found.etag, if_absent=False)
+        found = source_store.head(key)
+        copy_object(
+            source_store,
+            key,
+            target_store,
+            address,
+            size=found.size,
+            etag=found.etag,
+            if_absent=False,
+        )
     except ObjectNotFoundError:
         raise errors.gone() from None
     lake.stores.set_time(repo, address, moment)
