@@ -180,8 +180,8 @@ class Case:
         items = [*sorted(roles.items()), *((key, frozenset[refs.Role]()) for key in lists)]
         costs = [refs.COMMIT_S if of else refs.LIST_S for _, of in items]
         task = partial(refs.read_refs, self.scratch, self.ctx.repository)
-        what, most = "check what lakeFS names", self.ctx.settings.range_num_partitions
-        return refs.united(self.ctx.tasks.run_grouped(what, task, items, costs, most))
+        label, most = "check what lakeFS names", self.ctx.settings.range_num_partitions
+        return refs.united(self.ctx.tasks.run_grouped(label, task, items, costs, most))
 
     @cached_property
     def head_ranges(self) -> set[str]:

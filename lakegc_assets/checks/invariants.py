@@ -22,13 +22,13 @@ from lakegc_assets.run.settings import recorded_retain
 from lakegc_assets.wording import counted
 
 
-def _verdict(context: Case, name: str, what: str, then: str) -> CheckResult:
+def _verdict(context: Case, name: str, violation: str, advice: str) -> CheckResult:
     """Return the result of a blocking invariant, which holds if no candidate violates it."""
     count = sum(context.counts.get(name, {}).values())
     if count == 0:
-        return CheckResult(name, passed=True, summary=f"no candidate {what}")
+        return CheckResult(name, passed=True, summary=f"no candidate {violation}")
     examples = context.examples(name)
-    summary = f"{counted(count, 'candidate')}: each {what}, for example {examples}. {then}"
+    summary = f"{counted(count, 'candidate')}: each {violation}, for example {examples}. {advice}"
     facts = {"count": count, "examples": examples}
     return CheckResult(name, passed=False, summary=summary, facts=facts)
 
@@ -55,14 +55,14 @@ _DISAGREE: Final = (
 
 def inside_namespace(context: Case) -> CheckResult:
     """Every candidate is a relative key where lakeFS writes objects: in ``data/`` or the root."""
-    what = "is outside of where lakeFS writes"
-    return _verdict(context, checked.OUTSIDE, what, _OUTSIDE)
+    violation = "is outside of where lakeFS writes"
+    return _verdict(context, checked.OUTSIDE, violation, _OUTSIDE)
 
 
 def not_special(context: Case) -> CheckResult:
     """No candidate belongs to lakeFS itself, in any repository, or has a line break in its name."""
-    what = "is lakeFS's own or cannot be listed"
-    return _verdict(context, checked.SPECIAL, what, _NESTED)
+    violation = "is lakeFS's own or cannot be listed"
+    return _verdict(context, checked.SPECIAL, violation, _NESTED)
 
 
 def older_than_cutoff(context: Case) -> CheckResult:
@@ -116,8 +116,8 @@ def none_pinned(context: Case) -> CheckResult:
 
 def none_retained(context: Case) -> CheckResult:
     """No candidate is held by a commit, or below a path, that the ``retain`` rules keep."""
-    what = "is held by a commit, or below a path, that `retain` keeps"
-    return _verdict(context, checked.RETAINED, what, _MOVED)
+    violation = "is held by a commit, or below a path, that `retain` keeps"
+    return _verdict(context, checked.RETAINED, violation, _MOVED)
 
 
 def active_commits_complete(context: Case) -> CheckResult:
@@ -165,14 +165,14 @@ def candidate_share(context: Case) -> CheckResult:
     gone = min(listing.facts.get("carried_and_gone", 0), listing.facts.get("carried", 0))
     if gone and context.rows > limit * (listing.rows - gone):
         gone = carried_and_gone(context)
-    listed, what = listing.rows - gone, "listed objects"
+    listed, objects = listing.rows - gone, "listed objects"
     if context.by_name:
         # Nearly all objects that were looked up are garbage. So the share is computed with the
         # objects that HEADs hold. A listing would contain more objects, and the share be smaller.
-        listed, what = listed + _held_by_heads(context), "objects looked at, or held by HEADs,"
+        listed, objects = listed + _held_by_heads(context), "objects looked at, or held by HEADs,"
     share = context.rows / listed if listed else float(context.rows > 0)
     are = "is a candidate" if context.rows == 1 else "are candidates"
-    summary = f"{context.rows} of {listed} {what} {are} ({share:.1%})"
+    summary = f"{context.rows} of {listed} {objects} {are} ({share:.1%})"
     if share > limit:
         summary += (
             f", more than the limit of {100 * limit:g}%. If that is what the rules should do, "

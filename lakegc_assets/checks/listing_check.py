@@ -70,19 +70,19 @@ def listing_holds_heads(case: Case) -> CheckResult:
     lost = _missing_of_sample(case, lacked) if case.by_name or case.inventory else lacked
     if not lost:
         return _holds(case, lacked)
-    files = _known(case)
+    files = _known_gone(case)
     if not files:
-        return _judge(case, lost)
+        return _result_of(case, lost)
     missing, known = case.dataset(lost), case.dataset(files, _KNOWN)
     frame = relations.without(missing, known)
-    left = case.write(frame, ADDRESSES, "leave out what is known to be gone")
-    result = _judge(case, left)
-    if sum(part.rows for part in left) == sum(part.rows for part in lost):
+    remaining = case.write(frame, ADDRESSES, "leave out what is known to be gone")
+    result = _result_of(case, remaining)
+    if sum(part.rows for part in remaining) == sum(part.rows for part in lost):
         return result
-    return _with_deleted(case, result, relations.deleted_before(missing, known))
+    return _with_deleted_before(case, result, relations.deleted_before(missing, known))
 
 
-def _with_deleted(case: Case, result: CheckResult, deleted: DataFrame) -> CheckResult:
+def _with_deleted_before(case: Case, result: CheckResult, deleted: DataFrame) -> CheckResult:
     """Add to a result the objects that earlier runs deleted (address, run) and HEADs name."""
     count = case.total(deleted, "count what earlier runs deleted")
     if not count:
@@ -137,11 +137,11 @@ def _missing_of_sample(case: Case, lacked: Sequence[Part]) -> Sequence[Part]:
         held = relations.distinct(case.expected())
         return case.frames.collect(relations.sample(held, _SAMPLE), ADDRESSES, _CHOOSE)
 
-    some = set(case.from_cache(chosen)["address"].to_pylist())
+    addresses = set(case.from_cache(chosen)["address"].to_pylist())
     if lacked:
         frame = relations.sample(case.dataset(lacked), _CONFIRM)
-        some |= set(case.frames.collect(frame, ADDRESSES, _CHOOSE)["address"].to_pylist())
-    asked = sorted(some)
+        addresses |= set(case.frames.collect(frame, ADDRESSES, _CHOOSE)["address"].to_pylist())
+    asked = sorted(addresses)
     there = thread_map(case.ctx.connections.store().exists, asked, _THREADS)
     lost = [address for address, found in zip(asked, there, strict=True) if not found]
     return write_addresses(case.scratch, [pa.array(lost, pa.string())])
@@ -163,7 +163,7 @@ def carried_and_gone(case: Case) -> int:
     return case.total(gone, "count what is gone since it was listed")
 
 
-def _judge(case: Case, lost: Sequence[Part]) -> CheckResult:
+def _result_of(case: Case, lost: Sequence[Part]) -> CheckResult:
     count = sum(part.rows for part in lost)
     if count == 0:
         summary = "what branch HEADs name and the listing lacks was deleted or accepted before"
@@ -218,7 +218,7 @@ def _accept(case: Case, lost: Sequence[Part], digest: str) -> None:
         store.put(f"{_ACCEPTED}/{name}.parquet", parquet.encode(table))
 
 
-def _known(case: Case) -> Sequence[Part]:
+def _known_gone(case: Case) -> Sequence[Part]:
     """Collect the addresses that a collector deleted, or whose loss was accepted (``_KNOWN``)."""
     return _read_all(case, list(_files_of_gone(case)))
 
@@ -227,8 +227,8 @@ def _read_all(case: Case, files: Sequence[_File]) -> Sequence[Part]:
     """Read the addresses that are known to be gone (``_KNOWN``)."""
     costs = [_FILE_S] * len(files)
     task, most = partial(_read_gone, case.scratch), case.ctx.settings.address_num_partitions
-    what = "read what is known to be gone"
-    found = case.ctx.tasks.run_grouped(what, task, files, costs, most)
+    label = "read what is known to be gone"
+    found = case.ctx.tasks.run_grouped(label, task, files, costs, most)
     return [part for parts in found for part in parts]
 
 
@@ -261,12 +261,12 @@ def _read_gone(scratch: Folder, files: Sequence[_File]) -> list[Part]:
     tables = (
         pa.table([addresses.cast(pa.string()), [run] * len(addresses)], schema=_KNOWN)
         for url, file, run in files
-        for addresses in _gone(scratch, url, file)
+        for addresses in _gone_addresses(scratch, url, file)
     )
     return scratch.write(_KNOWN, tables)
 
 
-def _gone(scratch: Folder, url: str, file: str | Part) -> Iterator[pa.Array]:
+def _gone_addresses(scratch: Folder, url: str, file: str | Part) -> Iterator[pa.Array]:
     store = scratch.connections.open(url)
     if isinstance(file, Part):
         rows = read_part(store, file, ["address", "outcome"])

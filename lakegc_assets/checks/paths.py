@@ -74,8 +74,8 @@ def entries_below(
     """
     prefixes: dict[str, list[bytes]] = {}
     for pattern, ids in metaranges.items():
-        for one in ids:
-            prefixes.setdefault(one, []).append(prefix_of(pattern).encode())
+        for metarange_id in ids:
+            prefixes.setdefault(metarange_id, []).append(prefix_of(pattern).encode())
     of = connections, tasks, most
     found = _run(*of, METARANGES, _METARANGE_S, _parts, prefixes)
     parts = set[_Part]().union(*found)
@@ -84,7 +84,7 @@ def entries_below(
         if not part.whole:
             cut.setdefault(part.range_id, []).append(part.prefix)
     rows = [(part.range_id, 0, part.entries) for part in sorted(parts) if part.whole]
-    rows += [span for some in _run(*of, FOLDERS, _RANGE_S, _spans, cut) for span in some]
+    rows += [span for spans in _run(*of, FOLDERS, _RANGE_S, _spans, cut) for span in spans]
     held = {row[0] for row in rows}
     entries = {part.range_id: part.entries for part in parts if part.range_id in held}
     return Below(entries, table_of(rows, SPANS))
@@ -101,10 +101,10 @@ def _run(
 ) -> list[T]:
     """Read tables in at most ``most`` tasks; ``seconds``: cost of a table that is not cached."""
     slots = TableCache(connections.cache(), kind).compact() if prefixes else {}
-    tables = [(one, slots.get(one), prefixes[one]) for one in sorted(prefixes)]
+    tables = [(table_id, slots.get(table_id), prefixes[table_id]) for table_id in sorted(prefixes)]
     costs = [seconds if slot is None else _CACHED_S for _, slot, _ in tables]
-    what = "check what rules of paths keep"
-    return tasks.run_grouped(what, partial(task, connections), tables, costs, most)
+    label = "check what rules of paths keep"
+    return tasks.run_grouped(label, partial(task, connections), tables, costs, most)
 
 
 def _parts(connections: Connections, tables: Sequence[_Table]) -> set[_Part]:
@@ -145,7 +145,7 @@ def _read(
         for table_id, table in thread_each(partial(read, connections), ids, _THREADS, _AT_ONCE):
             yield Decoded(table_id, table, {})
 
-    prefixes = {table_id: some for table_id, _, some in tables}
+    prefixes = {table_id: beginnings for table_id, _, beginnings in tables}
     slots = {table_id: slot for table_id, slot, _ in tables if slot}
     missing = [table_id for table_id in prefixes if table_id not in slots]
     cache = TableCache(connections.cache(), kind)
@@ -157,7 +157,7 @@ def _read(
 def _ranges(connections: Connections, metarange_id: str) -> pa.Table:
     url = connections.table_url(metarange_id)
     infos = read_metarange(connections.fetch_table(metarange_id), url)
-    return table_of([(one.id, one.count, one.min_key, one.max_key) for one in infos], _RANGES)
+    return table_of([(info.id, info.count, info.min_key, info.max_key) for info in infos], _RANGES)
 
 
 def _folders(connections: Connections, range_id: str) -> pa.Table:
@@ -165,8 +165,8 @@ def _folders(connections: Connections, range_id: str) -> pa.Table:
     paths = paths_of(connections.fetch_table(range_id), url)
     rows: list[tuple[bytes, int, int]] = []
     first = 0
-    for folder, some in groupby(paths, _folder):
-        behind = first + sum(1 for _ in some)
+    for folder, in_folder in groupby(paths, _folder):
+        behind = first + sum(1 for _ in in_folder)
         rows.append((folder, first, behind))
         first = behind
     return table_of(rows, _IN_FOLDER)

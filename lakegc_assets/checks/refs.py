@@ -94,19 +94,19 @@ def read_refs(
 
 def write_addresses(folder: Folder, addresses: Iterable[pa.Array]) -> list[Part]:
     """Write addresses, of a type that can be cast to a string, to files of ``ADDRESSES``."""
-    texts = (pa.table([some.cast(pa.string())], schema=ADDRESSES) for some in addresses)
+    texts = (pa.table([array.cast(pa.string())], schema=ADDRESSES) for array in addresses)
     return folder.write(ADDRESSES, texts)
 
 
 def united(found: Sequence[Refs]) -> Refs:
     """Unite the results of several tasks."""
     ranges: dict[Role, dict[str, int]] = {}
-    for one in found:
-        for role, of in one.ranges.items():
-            ranges.setdefault(role, {}).update(of)
-    first_paths = {i: path for one in found for i, path in one.first_paths.items()}
-    pairs = [part for one in found for part in one.pairs]
-    return Refs(ranges, first_paths, pairs, [part for one in found for part in one.staged])
+    for ref in found:
+        for role, counts in ref.ranges.items():
+            ranges.setdefault(role, {}).update(counts)
+    first_paths = {i: path for ref in found for i, path in ref.first_paths.items()}
+    pairs = [part for ref in found for part in ref.pairs]
+    return Refs(ranges, first_paths, pairs, [part for ref in found for part in ref.staged])
 
 
 def _ranges(connections: Connections, repository: str, commit_id: str) -> list[RangeInfo]:

@@ -108,7 +108,7 @@ def path_commits(
     if not retain.paths:
         return {}
     logged = _all_commits(client, repository, [*heads.values(), *tags.values()])
-    commits = {one.id: _commit(one) for one in logged}
+    commits = {commit_id.id: _commit(commit_id) for commit_id in logged}
     longest = longest_rules(rules, retain, heads)
     found: dict[str, dict[str, str]] = {}
     for pattern, days in retain.paths.items():
@@ -119,7 +119,7 @@ def path_commits(
                 {branch: max(days, of) for branch, of in longest.branches.items()},
             )
             active = naive_active_commits(commits, heads, longer, now)
-        found[pattern] = {one: commits[one].metarange_id for one in active}
+        found[pattern] = {commit_id: commits[commit_id].metarange_id for commit_id in active}
     return found
 
 

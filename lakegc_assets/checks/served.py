@@ -43,8 +43,8 @@ def ask(scratch: Folder, repository: str, piece: tuple[Part, int]) -> list[Part]
         LakeFSError: lakeFS did not answer.
     """
     served = served_addresses(scratch.connections, repository, _places(scratch, piece))
-    some = iter(lambda: list(islice(served, _ANSWERS)), [])
-    return write_addresses(scratch, (pa.array(addresses, pa.string()) for addresses in some))
+    batches = iter(lambda: list(islice(served, _ANSWERS)), [])
+    return write_addresses(scratch, (pa.array(addresses, pa.string()) for addresses in batches))
 
 
 def _places(scratch: Folder, piece: tuple[Part, int]) -> Iterator[tuple[str, str]]:

@@ -90,7 +90,7 @@ def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
     numbers, meant = _meant(addresses.cast(pa.string()), fields.address_type, namespace)
     etags = _texts(text, fields.etag_at, fields.etag_end, pa.large_binary())
     # An object outside of the namespace may have the etag of another store.
-    told = pc.and_(pc.match_substring_regex(etags, _MD5).take(numbers), meant.is_valid())
+    is_md5 = pc.and_(pc.match_substring_regex(etags, _MD5).take(numbers), meant.is_valid())
     seconds = np.clip(fields.seconds, -_MOST_SECONDS, _MOST_SECONDS)
     rows = numbers.to_numpy()
     columns = {
@@ -98,7 +98,7 @@ def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
         "address": meant,
         "modified": (seconds * 1_000_000 + fields.nanos // 1000)[rows],
         "size": fields.size[rows],
-        "etag": pc.if_else(told, etags.take(numbers), None).cast(pa.string()),
+        "etag": pc.if_else(is_md5, etags.take(numbers), None).cast(pa.string()),
     }
     first, second = kernels.digest(text, fields.address_at, fields.address_end)
     facts = {"entries": count, "digest": f"{count}-{int(first):016x}{int(second):016x}"}

@@ -97,7 +97,7 @@ def _witness_and_cache(connections: Connections, range_ids: Sequence[str]) -> di
     """Witness some ranges; a task."""
     cache = TableCache(connections.cache(), KIND)
     tables = cache.write_all(_witness(connections, range_ids))
-    return {one.table_id: slot for one, slot in tables}
+    return {table.table_id: slot for table, slot in tables}
 
 
 def _witness(connections: Connections, range_ids: Sequence[str]) -> Iterator[Decoded]:

@@ -47,12 +47,12 @@ def retained_commits(
         found = ActiveCommits(_named(retain, longest.active, found.active), longest.expired)
     kept = kept_commits(commits, heads, tags, retain)
     # The next mark needs the date from which days count, so the dated reason stays, with the rule.
-    both = {
+    with_rule = {
         commit_id: replace(found.active[commit_id], rule=reason.rule)
         for commit_id, reason in kept.items()
         if commit_id in found.active
     }
-    return ActiveCommits({**kept, **found.active, **both}, found.expired - kept.keys())
+    return ActiveCommits({**kept, **found.active, **with_rule}, found.expired - kept.keys())
 
 
 def lengthen(rules: Rules, retain: Retain, branches: Iterable[str]) -> Rules:
@@ -205,8 +205,8 @@ def _named(
     return found
 
 
-def _of_branches(pattern: str, said: str) -> str:
-    return f"retain: branches: {pattern!r} has {said}"
+def _of_branches(pattern: str, value: str) -> str:
+    return f"retain: branches: {pattern!r} has {value}"
 
 
 def _of_metadata(retain: Retain, metadata: Iterable[tuple[str, str]]) -> str:

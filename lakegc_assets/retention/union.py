@@ -157,7 +157,7 @@ def remember(
         (commit_id, reason)
         for reasons in found
         for commit_id, reason in reasons.items()
-        if reason.kind != "head" and not _is_told_by_head(commit_id, reason, heads, now)
+        if reason.kind != "head" and not _is_covered_by_head(commit_id, reason, heads, now)
     ]
     return _latest(pairs, recorded, {*heads, *rules.branches})
 
@@ -183,7 +183,7 @@ def _latest(
         # A branch that is gone, and has no rule, counts like any dangling commit.
         branch = reason.branch if reason.branch in named else None
         dated = reason.counted_from
-        if dated is None or _tells(recorded.get(commit_id), branch, dated):
+        if dated is None or _covers(recorded.get(commit_id), branch, dated):
             continue
         known = latest.get((commit_id, branch))
         if known is None or known[0] < dated:
@@ -194,7 +194,7 @@ def _latest(
     return remembered
 
 
-def _is_told_by_head(
+def _is_covered_by_head(
     commit_id: str, reason: Reason, heads: Mapping[str, str], now: datetime
 ) -> bool:
     """Return True if being the HEAD holds a commit as long as another reason by this branch."""
@@ -202,7 +202,7 @@ def _is_told_by_head(
     return is_head and reason.counted_from is not None and reason.counted_from <= now
 
 
-def _tells(recorded: Reason | None, branch: str | None, dated: datetime) -> bool:
+def _covers(recorded: Reason | None, branch: str | None, dated: datetime) -> bool:
     """Return True if a recorded reason holds a commit for a branch from a date, or a later one."""
     if recorded is None or recorded.kind == "head" or recorded.counted_from is None:
         return False

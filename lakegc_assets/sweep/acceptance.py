@@ -119,7 +119,7 @@ def look_at_alarms(ctx: RunContext, hold: Hold) -> list[Alarm]:
     Raises:
         StorageError: the store could not be read.
     """
-    return [_looked_at(ctx.connections, _alarm_of(ctx, values)) for values in hold.alarms]
+    return [_with_states(ctx.connections, _alarm_of(ctx, values)) for values in hold.alarms]
 
 
 def accept_hold(
@@ -143,14 +143,14 @@ def accept_hold(
     ctx = ctx.connect()
     store = ctx.connections.store()
     with leased(ctx, store, doing="accept a hold") as lease:
-        etag, hold = _present(ctx, store, hold_id)
-        alarms = [_brought_back(store, _alarm_of(ctx, values)) for values in hold.alarms]
+        etag, hold = _current_hold(ctx, store, hold_id)
+        alarms = [_restored(store, _alarm_of(ctx, values)) for values in hold.alarms]
         _require_known(ctx, alarms, unverified=unverified)
         for alarm in alarms:
             record_missing(ctx, alarm, hold.id)
         pin_unclear(ctx, store, alarms, hold.id)
-        said = {"id": hold.id, "by": by, "at": ctx.clocks.now().isoformat()}
-        accepted = _accepted(hold, alarms, {**said, "owner": dict(lease.owner)})
+        acceptance = {"id": hold.id, "by": by, "at": ctx.clocks.now().isoformat()}
+        accepted = _accepted(hold, alarms, {**acceptance, "owner": dict(lease.owner)})
         lease.require()
         replace_hold(store, accepted, etag)
         key = f"{RECORDS}{hold.id}.json"
@@ -162,7 +162,7 @@ def accept_hold(
     return accepted, f"{store.url}/{key}"
 
 
-def _present(ctx: RunContext, store: ObjectStore, hold_id: str) -> tuple[str, Hold]:
+def _current_hold(ctx: RunContext, store: ObjectStore, hold_id: str) -> tuple[str, Hold]:
     """Return the etag of the hold that was looked at, and the hold, which is not older.
 
     Raises:
@@ -178,8 +178,8 @@ def _present(ctx: RunContext, store: ObjectStore, hold_id: str) -> tuple[str, Ho
     hold = find_hold(store)
     acceptance = None if hold is None else hold.acceptance
     if hold is None or acceptance is not None:
-        said = f": {acceptance['by']} has accepted it on {acceptance['at']}" if acceptance else ""
-        raise RefusedError(f"{ctx.repository!r} is not on hold any more{said}")
+        detail = f": {acceptance['by']} has accepted it on {acceptance['at']}" if acceptance else ""
+        raise RefusedError(f"{ctx.repository!r} is not on hold any more{detail}")
     if hold.id != hold_id:
         raise HoldError(
             f"the hold of {ctx.repository!r} is {hold.id} by now, and {hold_id} was to be "
@@ -188,37 +188,37 @@ def _present(ctx: RunContext, store: ObjectStore, hold_id: str) -> tuple[str, Ho
     return etag, hold
 
 
-def _looked_at(connections: Connections, alarm: Alarm) -> Alarm:
+def _with_states(connections: Connections, alarm: Alarm) -> Alarm:
     rows, states = alarm.rows, dict[str, str]()
     sizes = dict(zip(rows["address"].to_pylist(), rows["size"].to_pylist(), strict=True))
     # An object is only known to be lost if all sources could be searched.
     nowhere = UNCLEAR if alarm.unread else LOST_NOW
     for addresses in _batches(list(alarm.states)):
         there, ends = foresee(connections.store(), rows, addresses, alarm.proof)
-        told = {e.one.key: nowhere if e.verdict == "lost" else KEPT.get(e.verdict) for e in ends}
+        kept = {e.one.key: nowhere if e.verdict == "lost" else KEPT.get(e.verdict) for e in ends}
         for address, found in there.items():
             if found is None:
-                states[address] = told.get(address) or UNCLEAR
+                states[address] = kept.get(address) or UNCLEAR
             else:
                 same = sizes.get(address, found.size) == found.size
                 states[address] = BACK if same else TAKEN
     return replace(alarm, states=states)
 
 
-def _brought_back(store: ObjectStore, alarm: Alarm) -> Alarm:
+def _restored(store: ObjectStore, alarm: Alarm) -> Alarm:
     """Restore all objects of an alarm that can be restored, and return their states."""
     states, problems = dict(alarm.states), list[str]()
     # An object is only known to be lost if all sources could be searched.
     known = {"restored": BROUGHT, "not_kept": UNKNOWN if alarm.unread else LOST, "failed": FAILED}
     for at in range(0, alarm.rows.num_rows, _BATCH):
         batch = alarm.rows.slice(at, _BATCH)
-        for one in bring_back(store, as_lost(batch), copies_of(batch, alarm.proof)):
-            if one.outcome == "already_there":
-                states[one.key] = TAKEN if one.detail else BACK
+        for result in bring_back(store, as_lost(batch), copies_of(batch, alarm.proof)):
+            if result.outcome == "already_there":
+                states[result.key] = TAKEN if result.detail else BACK
             else:
-                states[one.key] = known[one.outcome]
-            if one.outcome == "failed":
-                problems.append(f"{one.key}: {one.error_code}: {one.detail}")
+                states[result.key] = known[result.outcome]
+            if result.outcome == "failed":
+                problems.append(f"{result.key}: {result.error_code}: {result.detail}")
     for unasked in _batches([address for address, state in states.items() if state == UNKNOWN]):
         there = look_up(store, unasked)
         states |= {address: BACK for address, found in there.items() if found is not None}
@@ -233,7 +233,7 @@ def _alarm_of(ctx: RunContext, values: Mapping[str, Any]) -> Alarm:
     """Build an alarm from its content in the hold and from the records of its sweep."""
     objects = values.get("objects")
     found = objects if isinstance(objects, list) else []
-    named = {str(one["address"]) for one in found if isinstance(one, dict) and "address" in one}
+    named = {str(row["address"]) for row in found if isinstance(row, dict) and "address" in row}
     run = values.get("run")
     unread = "the hold does not say which sweep it is about"
     if isinstance(run, str) and run:
@@ -315,7 +315,7 @@ def record_missing(ctx: RunContext, alarm: Alarm, hold_id: str) -> None:
 
 def pin_unclear(ctx: RunContext, store: ObjectStore, alarms: Sequence[Alarm], hold_id: str) -> None:
     """Pin objects that may still be restored by hand, so that no prune removes their copies."""
-    unclear = sorted({one for alarm in alarms for one in alarm.having(TAKEN, UNKNOWN)})
+    unclear = sorted({address for alarm in alarms for address in alarm.having(TAKEN, UNKNOWN)})
     if not unclear or not ctx.settings.pin_lifetime:
         return
     runs = ", ".join(sorted({alarm.run for alarm in alarms}))
@@ -324,16 +324,16 @@ def pin_unclear(ctx: RunContext, store: ObjectStore, alarms: Sequence[Alarm], ho
     write_pin(store, pin, pa.array(unclear, pa.string()))
 
 
-def _accepted(hold: Hold, alarms: Sequence[Alarm], said: Mapping[str, Any]) -> Hold:
-    """Build the record that replaces a hold; ``said``: its id, and by whom and when accepted."""
+def _accepted(hold: Hold, alarms: Sequence[Alarm], acceptance: Mapping[str, Any]) -> Hold:
+    """Build the record that replaces a hold; ``acceptance``: its id, person and time."""
     lost: dict[str, list[str]] = {}
     for alarm in alarms:
         # Only objects that the ledger has, too: another sweep of that mark must raise an alarm.
         lost.setdefault(alarm.run, []).extend(sorted(alarm.lost["address"].to_pylist()))
     totals = [{"run": alarm.run, **alarm.totals} for alarm in alarms]
-    unverified = sorted({one for alarm in alarms for one in alarm.having(UNKNOWN)})
+    unverified = sorted({address for alarm in alarms for address in alarm.having(UNKNOWN)})
     values = {
-        ACCEPTED: said,
+        ACCEPTED: acceptance,
         "totals": totals,
         LOST: lost,
         "unverified": unverified,

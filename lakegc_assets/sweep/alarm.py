@@ -184,7 +184,7 @@ class _LastLook:
         task = partial(_gone, self.recorded.space.connections, attempt.url, folder)
         pieces = stretches(spared.parts, -(-spared.rows // tasks))
         gone = self.ctx.tasks.run("look objects up", task, pieces, spared.rows * _LOOKUP_S)
-        parts = [part for one in gone for part in one]
+        parts = [part for task_parts in gone for part in task_parts]
         return pa.concat_tables([_NOTHING, *read_parts(attempt.store(), parts)])
 
     def _put_back(self, missing: pa.Table) -> dict[str, str]:
@@ -209,7 +209,7 @@ class _LastLook:
         obstacles = {address: why for address, why in obstacles.items() if address in lacking}
         folder = f"{self.deltas.folder}{MISSING}"
         part = write_part(artifacts, folder, missing.select(SPARED.names))
-        what: dict[str, object] = {
+        alarm: dict[str, object] = {
             "run": ctx.run,
             "at": ctx.clocks.now().isoformat(),
             "alarm": counted(
@@ -219,14 +219,14 @@ class _LastLook:
             ),
             "count": missing.num_rows,
             "all": f"{artifacts.url}/{part.key}",
-            "not_put_back": _summed(obstacles) or "restore_revived is off",
+            "not_put_back": _summary_of(obstacles) or "restore_revived is off",
         }
         named = _named(missing)
         # The first hold has no holders: to find them takes time, and may fail.
-        held = self._hold(what | {"objects": _objects(named, {}, obstacles)})
-        what["objects"] = _objects(named, self._holders(named), obstacles)
-        held = self._hold(what) or held
-        raise AlarmError(self._message(what, held=held))
+        held = self._hold(alarm | {"objects": _objects(named, {}, obstacles)})
+        alarm["objects"] = _objects(named, self._holders(named), obstacles)
+        held = self._hold(alarm) or held
+        raise AlarmError(self._message(alarm, held=held))
 
     def _not_accepted(self, missing: pa.Table) -> pa.Table:
         """Return the missing objects without losses that a person has accepted."""
@@ -238,9 +238,9 @@ class _LastLook:
             self.ctx.log.warning("which losses were accepted cannot be read: %s", error)
             return missing
 
-    def _hold(self, what: Mapping[str, object]) -> bool:
+    def _hold(self, alarm: Mapping[str, object]) -> bool:
         try:
-            add_alarm(self.namespace, what)
+            add_alarm(self.namespace, alarm)
         except LakegcError:
             return False
         return True
@@ -256,7 +256,7 @@ class _LastLook:
             ctx.log.warning("who needs what is gone cannot be found out: %s", error)
             return {}
 
-    def _message(self, what: Mapping[str, object], *, held: bool) -> str:
+    def _message(self, alarm: Mapping[str, object], *, held: bool) -> str:
         """Return the message of an alarm: the first lines say what happened and what to do."""
         ctx = self.ctx
         of_run = ctx.repository, "--run", ctx.run
@@ -267,14 +267,14 @@ class _LastLook:
             meanwhile = (
                 f"{url} COULD NOT BE WRITTEN: let nobody sweep {ctx.repository!r} meanwhile."
             )
-        why = " ".join(str(what["not_put_back"]).split())
+        obstacles = " ".join(str(alarm["not_put_back"]).split())
         return "\n".join(
             [
-                f"{what['alarm']}. Not put back: {why}",
+                f"{alarm['alarm']}. Not put back: {obstacles}",
                 f"{meanwhile} First bring back what can be: `{restore_command(ctx, ctx.run)}`",
                 f"{look_first(ctx)}. When that is accepted, `{sweeping}` goes on",
-                *object_lines(what["objects"], what["count"]),
-                f"All of them: {what['all']}",
+                *object_lines(alarm["objects"], alarm["count"]),
+                f"All of them: {alarm['all']}",
             ]
         )
 
@@ -300,12 +300,12 @@ def put_back(
     still = dict[str, str]()
     for at in range(0, lost.num_rows, _BATCH):
         rows = lost.slice(at, _BATCH)
-        for one in bring_back(store, as_lost(rows), copies_of(rows, proof)):
-            if one.outcome in {"restored", "already_there"} and not one.detail:
+        for result in bring_back(store, as_lost(rows), copies_of(rows, proof)):
+            if result.outcome in {"restored", "already_there"} and not result.detail:
                 continue
-            still[one.key] = one.detail or one.error_code or one.outcome
+            still[result.key] = result.detail or result.error_code or result.outcome
             if len(still) <= _SHOWN:
-                log.warning("%s could not be put back: %s", one.key, still[one.key])
+                log.warning("%s could not be put back: %s", result.key, still[result.key])
     return still
 
 
@@ -357,9 +357,9 @@ def _holders_of(
         # A HEAD comes first, if there is one.
         holders.sort(key=lambda row: (row["kind"] != "head", row["commit_id"]))
         for range_id in range_ids:
-            of = next((row for row in holders if row["range_id"] == range_id), _NOBODY)
+            holder = next((row for row in holders if row["range_id"] == range_id), _NOBODY)
             for address, path in paths_in(ctx.connections, range_id, addresses).items():
-                found[address] = Holder(address, of["branch"], path, of["commit_id"])
+                found[address] = Holder(address, holder["branch"], path, holder["commit_id"])
     if staged := set(addresses) - found.keys():
         areas = staging_areas(ctx.at(ctx.lakefs.connect(), ctx.connections), staged)
         found |= {address: Holder(address, *area, None) for address, area in areas.items()}
@@ -383,9 +383,9 @@ def _objects(
     ]
 
 
-def _summed(obstacles: Mapping[str, str]) -> str:
+def _summary_of(obstacles: Mapping[str, str]) -> str:
     """Summarize the reasons why objects could not be put back, the most frequent first."""
     counted = Counter(obstacles.values()).most_common()
-    told = "; ".join(f"{obstacle} ({count} of them)" for obstacle, count in counted[:_OBSTACLES])
+    text = "; ".join(f"{obstacle} ({count} of them)" for obstacle, count in counted[:_OBSTACLES])
     more = len(counted) - _OBSTACLES
-    return f"{told}; and {more} other reasons" if more > 0 else told
+    return f"{text}; and {more} other reasons" if more > 0 else text

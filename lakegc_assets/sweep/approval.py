@@ -150,8 +150,8 @@ def withdraw(ctx: RunContext, by: str) -> None:
         swept = recorded_sweep(ctx)
         keys = [info.key for info in store.infos_to_the_end(FOLDER)]
         if swept is not None or not keys:
-            why = "is not approved" if swept is None else f"was {when(swept)}"
-            raise RefusedError(f"mark {ctx.run!r} of {ctx.repository!r} {why}")
+            reason = "is not approved" if swept is None else f"was {when(swept)}"
+            raise RefusedError(f"mark {ctx.run!r} of {ctx.repository!r} {reason}")
         for key in keys:
             record = {"by": by, "at": ctx.clocks.now().isoformat()}
             record["approval"] = store.get(key).decode(errors="replace")
@@ -271,7 +271,7 @@ def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
     if not attempt.manifest("gc_report").facts["objects"]:
         # A mark without candidates needs no approval: its sweep deletes nothing.
         return None
-    because = "" if mode == "approved" else _beyond(ctx, attempt, limits)
+    because = "" if mode == "approved" else _exceeded_limits(ctx, attempt, limits)
     if mode == "auto" and not because:
         return None
     return f"{name} waits for approval{because}: {how_to_approve(attempt)}"
@@ -285,7 +285,7 @@ def how_to_approve(attempt: AttemptArtifacts) -> str:
     )
 
 
-def _beyond(ctx: RunContext, attempt: AttemptArtifacts, limits: Limits) -> str:
+def _exceeded_limits(ctx: RunContext, attempt: AttemptArtifacts, limits: Limits) -> str:
     """Return the limits that a mark exceeds, as the rest of a sentence; empty if none."""
     report = attempt.manifest("gc_report")
     objects, size = report.facts["objects"], report.facts["bytes"]
@@ -306,35 +306,35 @@ def _beyond(ctx: RunContext, attempt: AttemptArtifacts, limits: Limits) -> str:
     if limits.bytes is not None and size > limits.bytes:
         found.append(f"it names {counted(size, 'byte')}, the limit is {limits.bytes:,}")
     if limits.growth is not None and objects:
-        found += _grown(ctx, report, limits.growth)
-    found += _unprotected(ctx, limits.required)
+        found += _growth(ctx, report, limits.growth)
+    found += _missing_means(ctx, limits.required)
     return f", since {'; and '.join(found)}" if found else ""
 
 
-def _grown(ctx: RunContext, report: Manifest, growth: float) -> list[str]:
+def _growth(ctx: RunContext, report: Manifest, growth: float) -> list[str]:
     """Return the growth of a mark against the mark before it, if it exceeds a factor."""
     last = next(
         (
-            one.manifest
-            for one in earlier(ctx.root, ctx.repository, "gc_report", report.namespace, ctx.run)
-            if one.manifest.finished <= report.started
+            mark.manifest
+            for mark in earlier(ctx.root, ctx.repository, "gc_report", report.namespace, ctx.run)
+            if mark.manifest.finished <= report.started
         ),
         None,
     )
     if last is None:
         return ["there is no earlier mark to compare it with"]
     found = []
-    for what in ("objects", "bytes"):
-        now, before = report.facts[what], last.facts[what]
+    for measure in ("objects", "bytes"):
+        now, before = report.facts[measure], last.facts[measure]
         if now > growth * before:
             found.append(
-                f"it names {now:,} {what}, more than {growth:g} times the {before:,} of mark "
+                f"it names {now:,} {measure}, more than {growth:g} times the {before:,} of mark "
                 f"{last.run}"
             )
     return found
 
 
-def _unprotected(ctx: RunContext, required: str) -> list[str]:
+def _missing_means(ctx: RunContext, required: str) -> list[str]:
     """Return the missing means to restore objects, if the settings require one."""
     if required == "nothing":
         return []
@@ -344,14 +344,14 @@ def _unprotected(ctx: RunContext, required: str) -> list[str]:
         return []
     notice = "there is no backup_url"
     if required != "backup":
-        recovery = _tried(ctx)
+        recovery = _probed_recovery(ctx)
         if recovery.kind in _UNDO:
             return []
         notice = f"{recovery.notice}, and {notice}"
     return [f"{required} is required: {notice}"]
 
 
-def _tried(ctx: RunContext) -> Recovery:
+def _probed_recovery(ctx: RunContext) -> Recovery:
     """Probe the recovery options of the store: its settings alone promise nothing."""
     store = ctx.connect().connections.store()
     token, days, trash = secrets.token_hex(8), ctx.settings.trash_lifetime, None

@@ -26,7 +26,7 @@ from lakegc_assets.wording import counted
 #: Record of a sweep that relies on a backup, written before its first delete.
 _BEGUN: Final = f"{ledger.ASSET}/backup.json"
 #: Columns of the outcomes of a backup that say why it lacks a copy.
-_TOLD: Final = ("address", "outcome", "error_code")
+_REASONS: Final = ("address", "outcome", "error_code")
 LACKING: Final = pa.schema([("address", pa.string()), ("size", pa.int64()), ("why", pa.string())])
 
 
@@ -83,17 +83,17 @@ def _lacking(recorded: LedgerState, backup: Backup) -> tuple[Dataset, int]:
         relations.not_backed_up,
         recorded.marked,
         held,
-        backup.outcomes.select(*_TOLD),
+        backup.outcomes.select(*_REASONS),
     )
     recorded.read()
     if not lacking.rows or not recorded.outcomes.rows:
         return lacking, 0
     with space.frames() as frames:
-        some, done = frames.read(lacking), frames.read(recorded.outcomes)
-        what = "leave out what is done"
-        spared = space.write(frames, relations.remaining(some, done), "lacking", LACKING, what)
-        found = totals_of(frames, relations.outcomes(chosen(done, some)))
-    return spared, sum(one.objects for one in found if one.outcome == "deleted")
+        frame, done = frames.read(lacking), frames.read(recorded.outcomes)
+        label = "leave out what is done"
+        spared = space.write(frames, relations.remaining(frame, done), "lacking", LACKING, label)
+        found = totals_of(frames, relations.outcomes(chosen(done, frame)))
+    return spared, sum(total.objects for total in found if total.outcome == "deleted")
 
 
 def _require_no_backup(ctx: RunContext, artifacts: ObjectStore) -> None:
@@ -121,10 +121,10 @@ def relied_on(artifacts: ObjectStore) -> str:
         StorageError: the store could not be read.
     """
     try:
-        told = artifacts.get(_BEGUN)
+        record = artifacts.get(_BEGUN)
     except ObjectNotFoundError:
         return ""
     try:
-        return str(json.loads(told)["backup"])
+        return str(json.loads(record)["backup"])
     except DAMAGE:
         return "a backup that cannot be read any more"

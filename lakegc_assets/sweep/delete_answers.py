@@ -23,13 +23,13 @@ TRIES: Final = 8
 #: Code of a key that was not sent, since an earlier call failed as a whole.
 NOT_SENT: Final = "NotSent"
 #: Codes after which a key is sent again although the store did not ask for a lower rate.
-_AGAIN: Final = frozenset({"409", "ConditionalRequestConflict", EXPIRED, NOT_SENT})
+_SENT_AGAIN: Final = frozenset({"409", "ConditionalRequestConflict", EXPIRED, NOT_SENT})
 #: Codes that imply a lower rate without asking for it.
-_LATE: Final = frozenset(
+_SLOW_CODES: Final = frozenset(
     {"408", "504", "GatewayTimeout", "OperationTimedOut", "RequestTimeout", "Timeout"}
 )
 #: Errors that stop all tasks, since each task would meet them.
-_HOPELESS: Final = {
+_FATAL: Final = {
     AccessDeniedError,
     ConfigurationError,
     StoreThrottledError,
@@ -65,11 +65,11 @@ def sort_answers(
     ``answers``: answers for the batch, or for a part of it if the rest was not sent. ``space_of``:
     returns the state of the space of a deleted object, in words.
     """
-    told = {answer.key: answer for answer in answers}
+    by_key = {answer.key: answer for answer in answers}
     outcomes: list[Outcome] = []
     again: list[Marked] = []
     for marked in batch:
-        answer = told.get(marked.address)
+        answer = by_key.get(marked.address)
         if answer is None:
             again.append(marked)
             continue
@@ -80,7 +80,7 @@ def sort_answers(
     failed = [answer for answer in answers if _worth_another_try(answer)]
     slow = [answer for answer in failed if _asks_for_less(answer)]
     unanswered = any(
-        _kind(answer) is StoreUnavailableError and answer.error_code != EXPIRED
+        _error_of(answer) is StoreUnavailableError and answer.error_code != EXPIRED
         for answer in answers
     )
     return SortedAnswers(outcomes, again, slow or failed, bool(slow), unanswered)
@@ -88,7 +88,7 @@ def sort_answers(
 
 def is_refused_with_others(answer: DeleteOutcome) -> bool:
     """True for a key in a request that the store refused as a whole, since one key is locked."""
-    return answer.outcome == "failed" and _kind(answer) is ObjectLockedError
+    return answer.outcome == "failed" and _error_of(answer) is ObjectLockedError
 
 
 def hopeless(outcomes: Sequence[Outcome]) -> Outcome | None:
@@ -96,7 +96,7 @@ def hopeless(outcomes: Sequence[Outcome]) -> Outcome | None:
     failed = [outcome for outcome in outcomes if outcome.outcome == "failed"]
     if len(failed) == len(outcomes) > 1:
         return failed[0]
-    return next((outcome for outcome in failed if _kind(outcome) in _HOPELESS), None)
+    return next((outcome for outcome in failed if _error_of(outcome) in _FATAL), None)
 
 
 def _outcome(
@@ -112,15 +112,16 @@ def _outcome(
     )
 
 
-def _kind(answer: DeleteOutcome | Outcome) -> type[LakegcError] | None:
+def _error_of(answer: DeleteOutcome | Outcome) -> type[LakegcError] | None:
     return error_class(answer.error_code) if answer.error_code else None
 
 
 def _worth_another_try(answer: DeleteOutcome) -> bool:
     return answer.outcome == "failed" and (
-        _kind(answer) in {StoreThrottledError, StoreUnavailableError} or answer.error_code in _AGAIN
+        _error_of(answer) in {StoreThrottledError, StoreUnavailableError}
+        or answer.error_code in _SENT_AGAIN
     )
 
 
 def _asks_for_less(answer: DeleteOutcome) -> bool:
-    return _kind(answer) is StoreThrottledError or answer.error_code in _LATE
+    return _error_of(answer) is StoreThrottledError or answer.error_code in _SLOW_CODES

@@ -241,8 +241,8 @@ class DeletingTask:
             elif ready.to_send:
                 self._pace.succeeded()
             again = [*found.again, *ready.outdated, *again]
-            if one := hopeless(found.outcomes):
-                self._pace.stop(f"{one.error_code}: {one.address}: {one.detail}")
+            if failure := hopeless(found.outcomes):
+                self._pace.stop(f"{failure.error_code}: {failure.address}: {failure.detail}")
                 return True
 
     def _kept_alive(self, objects: pa.Table) -> dict[str, str]:
@@ -257,32 +257,32 @@ class DeletingTask:
     ) -> list[Compared]:
         """Compare repeated objects, and those whose comparison is too old, with the store again."""
         since = self._elapsed() - COMPARISON_LIFETIME
-        fresh = [one for one in following if one.asked > since]
-        old = [one.marked for one in following if one.asked <= since]
+        fresh = [compared for compared in following if compared.asked > since]
+        old = [compared.marked for compared in following if compared.asked <= since]
         return [*fresh, *compare(self._reach.asking, [*repeated, *old], self._elapsed)]
 
     def _may_not_send(self, objects: pa.Table) -> TaskResult | None:
         """Look until a batch may be sent, following moved branches; else return the result."""
-        slow, why = 0, ""
+        slow, reason = 0, ""
         for _ in range(_LOOKS):
             look = self.look()
             if self._was_suspended():
                 return TaskResult(STALE, detail=SUSPENDED)
-            verdict, why = judge(look, self._delta, self._orders.taken)
+            verdict, reason = judge(look, self._delta, self._orders.taken)
             if verdict == "send":
                 return None
             if verdict == "lost":
-                return TaskResult(LOST, detail=why)
+                return TaskResult(LOST, detail=reason)
             if verdict == "extend":
                 try:
                     self._extend(objects, look.heads)
                 except TooMuchError as error:
-                    return TaskResult(STALE, detail=f"{why}: {error}")
+                    return TaskResult(STALE, detail=f"{reason}: {error}")
                 continue
             slow += 1
             if verdict == "stale" or slow == _SLOW_LOOKS:
-                return TaskResult(STALE, detail=why)
-        return TaskResult(STALE, detail=f"{why} again and again")
+                return TaskResult(STALE, detail=reason)
+        return TaskResult(STALE, detail=f"{reason} again and again")
 
     def _was_suspended(self) -> bool:
         """Return True if objects may have been staged after the delta mark that it did not see."""
@@ -370,19 +370,19 @@ class DeletingTask:
                 break
         return answers
 
-    def _delete(self, some: Sequence[Marked]) -> list[DeleteOutcome]:
+    def _delete(self, batch: Sequence[Marked]) -> list[DeleteOutcome]:
         condition = self._orders.condition
-        self._pace.sent(len(some))
+        self._pace.sent(len(batch))
         answers = self._reach.deleting.delete_many(
-            [marked.address for marked in some],
-            {marked.address: marked.etag for marked in some} if condition != "none" else None,
+            [marked.address for marked in batch],
+            {marked.address: marked.etag for marked in batch} if condition != "none" else None,
             singly=condition == "single",
             trash=self._orders.trash,
             **self._deadline,
         )
         if self._reach.deleting.watches_deadlines:
             # Keys that are left over at the deadline were not sent, and have not failed.
-            answers = [one for one in answers if one.error_code != EXPIRED] or answers
+            answers = [answer for answer in answers if answer.error_code != EXPIRED] or answers
         return list(answers)
 
     def _space_of(self, marked: Marked, answer: DeleteOutcome) -> str:
@@ -415,13 +415,13 @@ def checked_batch(
     """
     ready = CheckedBatch([], [], [])
     for marked, state, asked in batch:
-        why = spared.get(marked.address) or (REWRITTEN if state == "rewritten" else None)
+        reason = spared.get(marked.address) or (REWRITTEN if state == "rewritten" else None)
         if asked <= since:
             ready.outdated.append(marked)
         elif state == "missing":
             ready.settled.append(Outcome(marked.address, marked.size, "already_missing"))
-        elif why:
-            ready.settled.append(Outcome(marked.address, marked.size, "spared", detail=why))
+        elif reason:
+            ready.settled.append(Outcome(marked.address, marked.size, "spared", detail=reason))
         else:
             ready.to_send.append(marked)
     return ready

@@ -155,7 +155,7 @@ class DeltaMarks:
         taken = Moment.now(ctx.connections.store(), ctx.clocks)
         artifacts, folder = self.attempt.store(), f"{self.folder}{name}/"
         staged, listed = Staged(), 0
-        with _noted(unread, "what is staged"):
+        with _collecting(unread, "what is staged"):
             files = prepare_uncommitted(ctx)
             staged = read_staged(ctx, artifacts, f"{folder}staged/", files.keys)
             listed = listed_once(staged.listed, files.tries)
@@ -163,12 +163,12 @@ class DeltaMarks:
         liveness = self._liveness(start, unread)
         known = self._known(liveness, start)
         self._read_new_ranges(known, folder, unread)
-        with _noted(unread, "what commits hold below the paths of rules"):
+        with _collecting(unread, "what commits hold below the paths of rules"):
             self._read_paths(liveness, folder)
         others, served = References(), SPARED.empty_table()
-        with _noted(unread, "what other repositories name"):
+        with _collecting(unread, "what other repositories name"):
             others = read_references(ctx, artifacts, folder, start, unread)
-        with _noted(unread, "what lakeFS serves"):
+        with _collecting(unread, "what lakeFS serves"):
             served = self._served(candidates, liveness, f"{folder}served/", listed)
         named = [served, pinned(ctx.connections.store())]
         back = self._came_back(candidates, staged, others, named, folder)
@@ -255,18 +255,18 @@ class DeltaMarks:
         if not candidates.rows or not (live or unresolved or named or references):
             return Dataset(url, [], CAME_BACK)
         with self.ctx.frames() as frames:
-            some = [frames.create(rows) for rows in named]
+            more = [frames.create(rows) for rows in named]
             if references:
-                some.append(relations.referenced(frames.read(Dataset(url, references, REFERENCES))))
+                more.append(relations.referenced(frames.read(Dataset(url, references, REFERENCES))))
             ends = pa.table([pa.array(sorted(unresolved), pa.string())], schema=_LAST_PARTS)
             back = mark_relations.came_back(
                 frames.read(candidates),
                 [(frames.read(Dataset(url, parts, HASHES)), why) for parts, why in live],
                 [frames.create(ends)] if unresolved else [],
-                some,
+                more,
             )
-            what = "find what came back to life"
-            parts = frames.write(back, url, f"{folder}spared/", CAME_BACK, what)
+            label = "find what came back to life"
+            parts = frames.write(back, url, f"{folder}spared/", CAME_BACK, label)
             return Dataset(url, parts, CAME_BACK)
 
     def _read_new_ranges(self, known: KnownCommits, folder: str, unread: list[str] | None) -> None:
@@ -276,7 +276,7 @@ class DeltaMarks:
         # If dangling commits count as well, all ranges in the store are listed.
         wanted = ids if every else ids - self._metaranges
         found = self.find_ranges(wanted, unread, every=every)
-        unseen = [one not in self._ranges for one in found["range_id"].to_pylist()]
+        unseen = [range_id not in self._ranges for range_id in found["range_id"].to_pylist()]
         if any(unseen):
             new = found.filter(pa.array(unseen, pa.bool_()))
             store, strict = self.attempt.store(), unread is None
@@ -299,7 +299,7 @@ class DeltaMarks:
         found = path_ranges(self.ctx, metaranges, self._ranges)
         columns = (found[name].to_pylist() for name in _OF_PATHS)
         pairs = list(zip(*columns, strict=True))
-        new = found.filter(pa.array([one not in self._path_ranges for one in pairs], pa.bool_()))
+        new = found.filter(pa.array([pair not in self._path_ranges for pair in pairs], pa.bool_()))
         if new.num_rows:
             store = self.attempt.store()
             live = read_path_ranges(self.ctx, new, store, f"{folder}below/")
@@ -361,7 +361,7 @@ _OF_PATHS: Final = ("range_id", "pattern")
 
 
 @contextmanager
-def _noted(unread: list[str] | None, what: str) -> Iterator[None]:
+def _collecting(unread: list[str] | None, what: str) -> Iterator[None]:
     """Add an error of the block to ``unread`` and continue after it; raise it if that is None."""
     try:
         yield

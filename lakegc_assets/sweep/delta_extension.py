@@ -205,7 +205,7 @@ def write_known(
         known=replace(known, heads={}, commits={}, active=frozenset(), paths={}),
         commits=write_values(artifacts, folder, commits, _COMMITS),
         heads=write_values(artifacts, folder, list(known.heads.items()), _HEADS),
-        ranges=write_values(artifacts, folder, [(one,) for one in sorted(ranges)], _RANGES),
+        ranges=write_values(artifacts, folder, [(i,) for i in sorted(ranges)], _RANGES),
     )
 
 
@@ -384,8 +384,8 @@ class Extender:
             looks=pa.concat_tables([_LOOKS.empty_table(), *looks]),
         )
 
-    def _decode(self, get: Callable[[str], bytes], one: tuple[str, int]) -> Decoded:
-        range_id, entries = one
+    def _decode(self, get: Callable[[str], bytes], pair: tuple[str, int]) -> Decoded:
+        range_id, entries = pair
         namespace = self.connections.namespace()
         decoded = decode(namespace, range_id, decode_range(get(range_id), self._url(range_id)))
         require_length(self.connections, Wanted(range_id, entries, None), decoded.facts["entries"])

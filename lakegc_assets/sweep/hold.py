@@ -174,11 +174,11 @@ def add_alarm(store: ObjectStore, what: Mapping[str, object]) -> None:
             return
 
 
-def _earlier(what: Mapping[str, object], found: Hold | None) -> Mapping[str, object]:
+def _earlier(new: Mapping[str, object], found: Hold | None) -> Mapping[str, object]:
     """Return the earlier alarms of a hold, in the form in which the next alarm keeps them."""
     if found is None or found.acceptance is not None:
         return {}
-    if all(name in what and found.values.get(name) == what[name] for name in ("run", "at", "all")):
+    if all(name in new and found.values.get(name) == new[name] for name in ("run", "at", "all")):
         return {name: found.values[name] for name in ("earlier",) if name in found.values}
     return {"earlier": found.text}
 
@@ -223,13 +223,13 @@ def hold_message(ctx: RunContext, hold: Hold, url: str) -> str:
     """Return the message of a hold: first what happened and what to do, then some objects."""
     alarm = hold.alarms[0] if hold.alarms else {}
     since = f" since {minute(alarm['at'])}" if alarm.get("at") else ""
-    said = [str(one["alarm"]) for one in hold.alarms if one.get("alarm")]
-    what = "; before that ".join(said) or f"nobody can read what {url} says"
+    messages = [str(raised["alarm"]) for raised in hold.alarms if raised.get("alarm")]
+    summary = "; before that ".join(messages) or f"nobody can read what {url} says"
     run = alarm.get("run")
     restoring = f"First bring back what can be: `{restore_command(ctx, str(run))}`" if run else ""
     return "\n".join(
         [
-            f"{ctx.repository!r} is on hold{since}, and is not swept: {what}",
+            f"{ctx.repository!r} is on hold{since}, and is not swept: {summary}",
             look_first(ctx),
             *filter(None, [restoring]),
             *object_lines(alarm.get("objects"), alarm.get("count")),
@@ -257,12 +257,12 @@ def look_first(ctx: RunContext) -> str:
 
 def object_lines(objects: object, count: object = None) -> Iterator[str]:
     """Yield the first objects that a hold names, one per line."""
-    named = [one for one in objects if isinstance(one, dict)] if isinstance(objects, list) else []
-    for one in named[:_SHOWN]:
-        holder = {name: one.get(name) for name in ("branch", "path", "commit")}
+    named = [row for row in objects if isinstance(row, dict)] if isinstance(objects, list) else []
+    for row in named[:_SHOWN]:
+        holder = {name: row.get(name) for name in ("branch", "path", "commit")}
         known = ", ".join(f"{name} {value!r}" for name, value in holder.items() if value)
-        told = [one.get("state"), one.get("why"), known]
-        yield f"  {one.get('address')}  {': '.join(str(text) for text in told if text)}"
+        parts = [row.get("state"), row.get("why"), known]
+        yield f"  {row.get('address')}  {': '.join(str(text) for text in parts if text)}"
     more = (count if isinstance(count, int) else len(named)) - len(named[:_SHOWN])
     if more > 0:
         yield f"  and {more} more"

@@ -74,13 +74,13 @@ def hold_lines(found: Mapping[str, Any]) -> list[str]:
         return [f"{name} is not on hold: sweeps may start"]
     if found["state"] == "accepted":
         lines = [f"{name} is not on hold: {found['by']} has accepted it on {minute(found['at'])}"]
-        lines += [f"  {_totals(one)}" for one in found["totals"]]
+        lines += [f"  {_totals_line(one)}" for one in found["totals"]]
         return [*lines, f"  record  {found['record']}"]
     lines = [f"{name} is on hold, and is not swept. Hold {found['id']}"]
     for alarm in found["alarms"]:
         at = minute(alarm["at"]) if alarm["at"] else "some time"
         lines.append(f"{at}: {alarm['alarm'] or 'an alarm without words'}")
-        lines.append(f"  now: {_totals(alarm['states']) or 'nobody can tell of what'}")
+        lines.append(f"  now: {_totals_line(alarm['states']) or 'nobody can tell of what'}")
         lines += [f"  {alarm['unread']}"] if alarm["unread"] else []
         lines += object_lines(alarm["objects"])
         lines += [f"  all of them: {alarm['all']}"] if alarm["all"] else []
@@ -94,8 +94,8 @@ def _advice(found: Mapping[str, Any]) -> list[str]:
     """Return the steps that a person can take about a hold, one per line."""
     job = f"or the job {in_dagster(ACCEPTING_JOB)} with `accept` {found['id']}"
     if found["all_back"]:
-        said = "all that it names is at its address again, and nothing is lost: accept the hold"
-        return [f"  {said}:  {found['accept']}  ({job})"]
+        sentence = "all that it names is at its address again, and nothing is lost: accept the hold"
+        return [f"  {sentence}:  {found['accept']}  ({job})"]
     totals = [alarm["states"] for alarm in found["alarms"]]
     kept = sum(total.get(state, 0) for total in totals for state in KEPT.values())
     lost = sum(total.get(LOST_NOW, 0) for total in totals)
@@ -109,19 +109,19 @@ def _advice(found: Mapping[str, Any]) -> list[str]:
     known = bool(totals) and all({*total} <= clear for total in totals)
     if not known or any(alarm["unread"] for alarm in found["alarms"]):
         lines.append("  copy the rest to its addresses from wherever there is a copy")
-        what = "accept the loss of what nobody keeps"
+        step = "accept the loss of what nobody keeps"
     elif lost:
         those = f"the {counted(lost, 'object')} that nothing keeps"
         lines.append(f"  copy {those} to their addresses from wherever there is a copy")
-        what = f"accept the loss of {those}{', once the rest is back' if kept else ''}"
+        step = f"accept the loss of {those}{', once the rest is back' if kept else ''}"
     else:
-        what = "nothing is lost yet: accept the hold, which brings back what is kept"
-    return [*lines, f"  {what}:  {found['accept']}  ({job})"]
+        step = "nothing is lost yet: accept the hold, which brings back what is kept"
+    return [*lines, f"  {step}:  {found['accept']}  ({job})"]
 
 
 def _accepted(repository: str, found: Hold, record: str) -> dict[str, Any]:
-    said: Mapping[str, Any] = found.acceptance or {}
-    known = {name: said.get(name) for name in ("id", "by", "at", "owner")}
+    acceptance: Mapping[str, Any] = found.acceptance or {}
+    known = {name: acceptance.get(name) for name in ("id", "by", "at", "owner")}
     values = {name: found.values.get(name) for name in ("totals", "lost")}
     return {"repository": repository, "state": "accepted", **known, **values, "record": record}
 
@@ -140,16 +140,16 @@ def _alarm(ctx: RunContext, alarm: Alarm) -> dict[str, Any]:
 def _with_states(alarm: Alarm) -> list[dict[str, Any]]:
     """Return the objects of the hold with their states; missing objects come first."""
     objects = alarm.values.get("objects")
-    named = [one for one in objects if isinstance(one, dict)] if isinstance(objects, list) else []
-    known = {str(one.get("address")): one for one in named}
+    named = [row for row in objects if isinstance(row, dict)] if isinstance(objects, list) else []
+    known = {str(row.get("address")): row for row in named}
     shown = [
         {**known.get(address, {}), "address": address, "state": state}
         for address, state in sorted(alarm.states.items())
     ]
-    return sorted(shown, key=lambda one: one["state"] == BACK)
+    return sorted(shown, key=lambda row: row["state"] == BACK)
 
 
-def _totals(states: Mapping[str, Any]) -> str:
+def _totals_line(states: Mapping[str, Any]) -> str:
     """Format the number of objects in each state."""
     counts = {name: count for name, count in states.items() if isinstance(count, int)}
     run = f"mark {states['run']}: " if states.get("run") else ""

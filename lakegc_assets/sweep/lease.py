@@ -58,7 +58,7 @@ RENEWALS: Final = 6
 #: Seconds between two reads of a lease that a process waits for.
 POLL_S: Final = 5.0
 #: Seconds between two log lines of a waiting process.
-_QUIET_S: Final = 30.0
+_LOG_PAUSE_S: Final = 30.0
 _TRIES: Final = 5
 #: Round number of a lease while requests of an earlier owner may be in flight.
 _UNSETTLED: Final = -1
@@ -276,7 +276,7 @@ def _acquire(
         except ObjectNotFoundError:
             etag, record = "", None
         over = record is None or record.released or now >= record.expires
-        if record is None or over or _was_left(record):
+        if record is None or over or _may_take_over(record):
             settled = record is None or over or record.round == 0
             since = f"{now:%Y-%m-%d %H:%M:%S} UTC"
             mine = LeaseRecord(
@@ -299,14 +299,14 @@ def _acquire(
                 "for longer (lease_wait_seconds). Unless it is renewed it runs out at "
                 f"{record.expires:%Y-%m-%d %H:%M:%S} UTC, by the store's clock",
             )
-        left = record.expires - now
-        waiting.how_long(waited, min(most, waited + left) if etag == first else most, record)
-        seconds = min(POLL_S, max(1.0, left.total_seconds()))
+        remaining = record.expires - now
+        waiting.how_long(waited, min(most, waited + remaining) if etag == first else most, record)
+        seconds = min(POLL_S, max(1.0, remaining.total_seconds()))
         clocks.sleep(seconds)
         paused += seconds
 
 
-def _was_left(record: LeaseRecord) -> bool:
+def _may_take_over(record: LeaseRecord) -> bool:
     """Return True if a lease may be taken over: its owner has ended, and its tasks read it."""
     return record.owner.get("doing") in _FENCED and is_gone(record.owner)
 
@@ -341,15 +341,15 @@ class _Waiting:
 
     def tell(self, text: str) -> None:
         """Log a message, and show it as progress."""
-        for told in (self._log, PROGRESS):
-            told.info("%s", text)
+        for logger in (self._log, PROGRESS):
+            logger.info("%s", text)
 
     def how_long(self, waited: timedelta, most: timedelta, record: LeaseRecord) -> None:
         """Log the lease that is waited for, and the longest time."""
         text = f"waiting for the lease of {self._url}, {_seconds(waited)} of {_seconds(most)}"
         if record.token != self._owner:
             self.tell(f"{text} at most: {record}")
-        elif (waited - self._told).total_seconds() >= _QUIET_S:
+        elif (waited - self._told).total_seconds() >= _LOG_PAUSE_S:
             self.tell(text)
         else:
             return
@@ -402,13 +402,13 @@ def _honours_conditions(store: ObjectStore, key: str) -> bool:
     return honoured == len(tries)
 
 
-def _locked(store: ObjectStore, why: str) -> RefusedError:
+def _locked(store: ObjectStore, message: str) -> RefusedError:
     return RefusedError(
         f"{store.url} locks each object that is written there, so that no lease could be renewed, "
         "and without one nothing is deleted, restored or pruned. Nothing was deleted. End the "
         "retention policy, the default hold or the immutability policy of the whole bucket, or "
         "container; locks of single objects, and S3's Object Lock on a bucket with versions, may "
-        f"stay. The store says: {why}"
+        f"stay. The store says: {message}"
     )
 
 

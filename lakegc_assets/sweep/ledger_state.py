@@ -132,8 +132,8 @@ class LedgerState:
         self.read()
         new = self.space.dataset(self.outcomes.parts[self._applied :], SWEPT)
         if new.rows and self._left.rows:
-            both, what = (self._left, new), "find what is left to do"
-            self._left = self.space.derive(name, LISTING, what, relations.remaining, *both)
+            inputs, label = (self._left, new), "find what is left to do"
+            self._left = self.space.derive(name, LISTING, label, relations.remaining, *inputs)
             self._applied = len(self.outcomes.parts)
         return self._left
 
@@ -141,8 +141,8 @@ class LedgerState:
         """The remaining objects, without those that a delta mark spares (``CAME_BACK``)."""
         if not spared.rows:
             return remaining
-        both, what = (remaining, spared.select("address")), "leave out what came back to life"
-        return self.space.derive(name, LISTING, what, without, *both)
+        inputs, label = (remaining, spared.select("address")), "leave out what came back to life"
+        return self.space.derive(name, LISTING, label, without, *inputs)
 
     def require_whole(self) -> None:
         """Verify that the outcomes are of the marked objects.
@@ -155,9 +155,9 @@ class LedgerState:
             return
         marked = self.marked.rows
         with self.space.frames() as frames:
-            both = relations.compared(frames.read(self.outcomes), frames.read(self.marked))
-            what = "compare the outcomes with the mark"
-            (found,) = frames.collect_rows(both, _COMPARED, what)
+            comparison = relations.compared(frames.read(self.outcomes), frames.read(self.marked))
+            label = "compare the outcomes with the mark"
+            (found,) = frames.collect_rows(comparison, _COMPARED, label)
         if found != {"recorded": marked, "strangers": 0, "untold": 0}:
             raise IntegrityError(
                 f"the ledger of mark {self.ctx.run!r} has {found['recorded']} outcomes, "
@@ -176,8 +176,8 @@ class LedgerState:
         attempt = self.space.attempt
         with self.space.frames() as frames:
             found = relations.outcomes(frames.read(self.outcomes))
-            folder, what = f"{ASSET}/data/", "write the outcomes"
-            parts = frames.write(found, attempt.url, folder, SWEPT, what)
+            folder, label = f"{ASSET}/data/", "write the outcomes"
+            parts = frames.write(found, attempt.url, folder, SWEPT, label)
         if (rows := sum(part.rows for part in parts)) != self.marked.rows:
             raise IntegrityError(
                 f"{rows} outcomes were written, and mark {self.ctx.run!r} has "
@@ -220,8 +220,8 @@ class LedgerState:
     def marked_as(self, addresses: pa.ChunkedArray) -> pa.Table:
         """Return the rows of a few objects in the mark (``LISTING``)."""
         with self.space.frames() as frames:
-            some = frames.create(pa.table([addresses], schema=_ADDRESSES))
-            found = chosen(frames.read(self.marked), some)
+            chosen_addresses = frames.create(pa.table([addresses], schema=_ADDRESSES))
+            found = chosen(frames.read(self.marked), chosen_addresses)
             return frames.collect(found, LISTING, "look marked objects up")
 
     def outcomes_of(self, addresses: pa.ChunkedArray) -> pa.Table:
@@ -230,8 +230,8 @@ class LedgerState:
         if not self.outcomes.rows:
             return SWEPT.empty_table()
         with self.space.frames() as frames:
-            some = frames.create(pa.table([addresses], schema=_ADDRESSES))
-            found = relations.outcomes(chosen(frames.read(self.outcomes), some))
+            chosen_addresses = frames.create(pa.table([addresses], schema=_ADDRESSES))
+            found = relations.outcomes(chosen(frames.read(self.outcomes), chosen_addresses))
             return frames.collect(found, SWEPT, "look outcomes up")
 
     def thought_gone(self, alive: Dataset, missing: pa.ChunkedArray) -> pa.Table:

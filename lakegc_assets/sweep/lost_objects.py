@@ -50,8 +50,8 @@ def usable_copies(
         # If a prune has removed a part of the backup, the rest of it is still needed.
         backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run, removing=True)
         if backup is None:
-            why = f"there is no finished backup of {ctx.run!r} below {url}"
-            return None, none, "" if url is None else why
+            reason = f"there is no finished backup of {ctx.run!r} below {url}"
+            return None, none, "" if url is None else reason
         backup.require_of(subject_of(chain))
         return backup, verified_copies(space, backup, listed=False), ""
     except LakegcError as error:
@@ -120,7 +120,7 @@ def foresee(
         StorageError: the store did not answer.
     """
     there = look_up(store, addresses)
-    absent = pa.array([address for address, one in there.items() if one is None], pa.string())
+    absent = pa.array([address for address, info in there.items() if info is None], pa.string())
     gone = rows.filter(pc.is_in(rows["address"], absent))
     return there, forecast(store, as_lost(gone), copies_of(gone, proof))
 

@@ -147,11 +147,11 @@ class RateLimiter:
         try:
             self._artifacts.create(f"{self._mine}.begun", secrets.token_hex(8).encode())
         except PreconditionFailedError:
-            said = self._said()
-            return "another attempt of this task has begun" + (said and f", and failed: {said}")
+            error = self._recorded_error()
+            return "another attempt of this task has begun" + (error and f", and failed: {error}")
         return ""
 
-    def _said(self) -> str:
+    def _recorded_error(self) -> str:
         with suppress(ObjectNotFoundError):
             return self._artifacts.get(f"{self._mine}.ended").decode()
         return ""
@@ -247,5 +247,5 @@ def settle(artifacts: ObjectStore, sweep: str, clocks: Clocks = SYSTEM_CLOCKS) -
     except LakegcError:
         # If the notes cannot be read, a request may be in flight.
         pass
-    while (left := CHECK_LIFETIME - (clocks.elapsed() - begun)) > 0:
-        clocks.sleep(left)
+    while (remaining := CHECK_LIFETIME - (clocks.elapsed() - begun)) > 0:
+        clocks.sleep(remaining)

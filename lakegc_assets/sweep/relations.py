@@ -27,13 +27,13 @@ def referenced(references: DataFrame) -> DataFrame:
     where = F.when(F.col("held") == COMMITTED, F.lit("a commit")).otherwise(
         F.lit("what it has staged")
     )
-    why = F.concat(
+    reason = F.concat(
         F.lit("repository '"),
         F.col("repository"),
         F.lit("' names it by its full address, in "),
         where,
     )
-    return references.select("address", why.alias("why"))
+    return references.select("address", reason.alias("why"))
 
 
 @relation
@@ -61,13 +61,13 @@ def compared(ledger: DataFrame, marked: DataFrame) -> DataFrame:
         One row: the number of addresses with outcomes, the number of these that were not marked
         (``strangers``), and the number of marked addresses without an outcome (``untold``).
     """
-    told = ledger.select("address", F.lit(True).alias("told")).distinct()
-    both = told.join(marked.select("address", F.lit(True).alias("marked")), "address", "full_outer")
+    rows = ledger.select("address", F.lit(True).alias("told")).distinct()
+    join = rows.join(marked.select("address", F.lit(True).alias("marked")), "address", "full_outer")
 
     def count(condition: Column) -> Column:
         return F.count(F.when(condition, F.lit(1)))
 
-    return both.agg(
+    return join.agg(
         count(F.col("told").isNotNull()).alias("recorded"),
         count(F.col("marked").isNull()).alias("strangers"),
         count(F.col("told").isNull()).alias("untold"),
@@ -137,5 +137,5 @@ def not_backed_up(marked: DataFrame, held: DataFrame, told: DataFrame) -> DataFr
         F.coalesce(F.col("outcome"), F.lit("?"))
     )
     code = F.coalesce(F.col("error_code"), F.lit(""))
-    why = F.trim(F.concat(F.lit("not in the backup: "), outcome, F.lit(" "), code))
-    return rows.select("address", "size", why.alias("why"))
+    reason = F.trim(F.concat(F.lit("not in the backup: "), outcome, F.lit(" "), code))
+    return rows.select("address", "size", reason.alias("why"))

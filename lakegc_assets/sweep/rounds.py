@@ -104,23 +104,23 @@ class Rounds:
             RefusedError: a check fails, the lease is lost, or rounds make no progress.
             StorageError: the store refused deletes; finished deletes are in the ledger.
         """
-        number, idle, fewest, why = 0, 0, -1, ""
+        number, idle, fewest, reasons = 0, 0, -1, ""
         while True:
             remaining = self.recorded.remaining(f"{_name(number + 1)}/remaining")
-            left = remaining.rows
-            if left == 0:
+            count = remaining.rows
+            if count == 0:
                 return number
             # A task that died left its work only in the ledger, so the ledger decides.
-            idle = idle + 1 if left == fewest else 0
+            idle = idle + 1 if count == fewest else 0
             if idle == IDLE_ROUNDS:
                 raise RefusedError(
                     f"{self.ctx.repository!r} changes so fast that no delta mark holds, or tasks "
-                    f"end without doing anything ({why}); what was done is recorded. Sweep "
+                    f"end without doing anything ({reasons}); what was done is recorded. Sweep "
                     f"{self.ctx.run!r} again at a quieter time",
                 )
-            number, fewest = number + 1, left
+            number, fewest = number + 1, count
             ended_early = self.run_round(number, remaining)
-            why = "; ".join(f"{name}: {text}" for name, text in ended_early.items())
+            reasons = "; ".join(f"{name}: {text}" for name, text in ended_early.items())
 
     def run_round(self, number: int, remaining: Dataset) -> Mapping[str, str]:
         """Delete the objects that a delta mark leaves; return reasons of tasks that ended early."""
@@ -157,13 +157,13 @@ class Rounds:
         # Check for a suspension last: tasks watch for suspensions once they run.
         if self.ctx.clocks.resumed() >= delta.taken.elapsed:
             return {STALE: SUSPENDED}
-        told = {one.outcome: one for one in delete(self.ctx, orders, portions)}
+        results = {result.outcome: result for result in delete(self.ctx, orders, portions)}
         self._share = share_after(self.recorded.space.attempt.store(), orders.notes, self._share)
-        gone = sum(told[outcome].objects for outcome in GONE if outcome in told)
+        gone = sum(results[outcome].objects for outcome in GONE if outcome in results)
         self.ctx.log.info("swept %s of %s", counted(gone, "object"), self.ctx.repository)
-        if failed := told.get("failed"):
+        if failed := results.get("failed"):
             raise self._failure(failed.objects, f"{failed.error_code}: {failed.detail}")
-        early: dict[str, str] = {n: told[n].detail or "" for n in EARLY if n in told}
+        early: dict[str, str] = {n: results[n].detail or "" for n in EARLY if n in results}
         if STOPPED in early:
             raise self._failure(0, early[STOPPED])
         return early
@@ -225,5 +225,5 @@ def delete(ctx: RunContext, orders: Orders, portions: list[Portion]) -> list[Tas
     seconds = sum(portion.rows for portion in portions) / _RATE
     task = partial(delete_portion, orders)
     # Half of the work is to parse pages of listings, for which one interpreter lock is too slow.
-    told = ctx.tasks.run("delete", task, portions, seconds, _THREADS, in_processes=True)
-    return summed(one for task in told for one in task)
+    results = ctx.tasks.run("delete", task, portions, seconds, _THREADS, in_processes=True)
+    return summed(result for task in results for result in task)

@@ -113,19 +113,19 @@ class Ending:
         try:
             yield
         except LakegcError as error:
-            raise self._more(error) from error
+            raise self._with_progress(error) from error
         except Exception:
-            self._ctx.log.error("%s", self._how_far())  # noqa: TRY400 - the trace is that of what is raised
+            self._ctx.log.error("%s", self._progress())  # noqa: TRY400 - the trace is that of what is raised
             raise
 
-    def _more(self, error: LakegcError) -> LakegcError:
+    def _with_progress(self, error: LakegcError) -> LakegcError:
         """Return an error of the same class, with the progress and the command to continue."""
         more = copy(error)
         # The lines after the first one say the rest, for example the steps after an alarm.
         first, *lines = str(error).split("\n")
         on_hold = isinstance(error, AlarmError | HoldError)
-        told = f"{first.rstrip('.')}. {self._how_far(goes_on=not on_hold)}"
-        more.args = ("\n".join([told, *lines]),)
+        text = f"{first.rstrip('.')}. {self._progress(goes_on=not on_hold)}"
+        more.args = ("\n".join([text, *lines]),)
         go_on = hold_command(self._ctx) if on_hold else command(self._ctx)
         more.figures = {
             **error.figures,
@@ -136,15 +136,15 @@ class Ending:
             more.figures = {"objects deleted": self._deleted(), **more.figures}
         return more
 
-    def _how_far(self, *, goes_on: bool = True) -> str:
+    def _progress(self, *, goes_on: bool = True) -> str:
         try:
             deleted = self._deleted()
             return how_far(self._ctx, self._attempt, deleted, self.looked, goes_on=goes_on)
         except Exception as error:  # noqa: BLE001 - what ended the sweep is told in any case
-            then = f". `{command(self._ctx)}` goes on" if goes_on else ""
+            advice = f". `{command(self._ctx)}` goes on" if goes_on else ""
             return (
                 f"How many objects are deleted cannot be read now ({error}); what was done is "
-                f"recorded. The look afterwards {self.looked}{then}"
+                f"recorded. The look afterwards {self.looked}{advice}"
             )
 
 
@@ -230,7 +230,7 @@ def recorded_try(ctx: RunContext) -> Iterator[None]:
     try:
         yield
     except BaseException as ended:
-        error = _said(ended)
+        error = _message_of(ended)
         raise
     finally:
         _write(ctx, key, replace(begun, ended=ctx.clocks.now(), error=error))
@@ -251,20 +251,20 @@ def last_try(attempt: AttemptArtifacts) -> SweepTry | None:
     return None
 
 
-def _write(ctx: RunContext, key: str, one: SweepTry) -> None:
+def _write(ctx: RunContext, key: str, sweep_try: SweepTry) -> None:
     try:
-        ctx.root.attempt(ctx.repository, ctx.run).store().put(key, one.to_bytes())
+        ctx.root.attempt(ctx.repository, ctx.run).store().put(key, sweep_try.to_bytes())
     except Exception as error:  # noqa: BLE001 - whatever it is, the sweep is what counts
         ctx.log.warning("how this try goes is not recorded: %s", error)
 
 
-def _said(ended: BaseException) -> str:
+def _message_of(ended: BaseException) -> str:
     """Return the error that ended a try, without the progress, which is in the ledger."""
     if isinstance(ended, LakegcError):
         cause = ended.__cause__
-        said = cause if isinstance(cause, type(ended)) else ended
+        error = cause if isinstance(cause, type(ended)) else ended
         # The lines after the first one say what to do, for example after an alarm.
-        return str(said).partition("\n")[0]
+        return str(error).partition("\n")[0]
     if isinstance(ended, Exception):
         return f"{type(ended).__name__}: {ended}"
     return "it was interrupted"
@@ -323,19 +323,22 @@ def restored(
     """
     if others is None:
         others = with_restores([attempt, *_other_attempts(attempt)])
-    own = [one.attempt for one in others if one.attempt.url == attempt.url]
+    own = [run.attempt for run in others if run.attempt.url == attempt.url]
     # A restore through this mark is later than its sweep, even if the clocks differ. An object
     # that was restored through another mark may have been deleted again.
-    rows = [*_brought_back(own, _SKEW), *_brought_back(_naming(attempt, others), timedelta())]
-    if not any(one.num_rows for one in rows):
+    rows = [
+        *_brought_back(own, _SKEW),
+        *_brought_back(_naming(attempt, others), timedelta()),
+    ]
+    if not any(table.num_rows for table in rows):
         return None
     back = pa.concat_tables(rows).group_by("address").aggregate([("at", "max"), ("until", "max")])
     swept = ledger.recorded(attempt)
     gone = swept.filter(pc.is_in(swept["outcome"], pa.array(GONE)))
     gone = gone.select(["address", "size", "at", "outcome"])
-    both = gone.join(back, "address", join_type="inner")
+    joined = gone.join(back, "address", join_type="inner")
     # An object that was deleted again after its restore is not back.
-    came = both.filter(pc.greater(both["until_max"], both["at"]))
+    came = joined.filter(pc.greater(joined["until_max"], joined["at"]))
     if not came.num_rows:
         return None
     size, last = pc.sum(came["size"]).as_py(), pc.max(came["at_max"]).as_py()
@@ -346,9 +349,9 @@ def restored(
 
 def _brought_back(attempts: Sequence[AttemptArtifacts], skew: timedelta) -> Iterator[pa.Table]:
     """Yield the objects that each restore of some runs restored: address, at, and until, later."""
-    for one in attempts:
-        for restore_id in restores(one):
-            rows = recorded(one, restore_id)
+    for attempt in attempts:
+        for restore_id in restores(attempt):
+            rows = recorded(attempt, restore_id)
             rows = rows.filter(pc.equal(rows["outcome"], "restored")).select(["address", "at"])
             yield rows.append_column("until", pc.add(rows["at"], pa.scalar(skew)))
 
@@ -359,11 +362,11 @@ def _naming(attempt: AttemptArtifacts, others: Sequence[Restoring]) -> list[Atte
     A mark names objects that were in the store when it was listed. So after one restore only the
     outcomes of sweeps that ended after that listing are read.
     """
-    others = [one for one in others if one.attempt.url != attempt.url]
+    others = [run for run in others if run.attempt.url != attempt.url]
     if not others or (swept := attempt.recorded_if_finished(ASSET)) is None:
-        return [one.attempt for one in others]
+        return [run.attempt for run in others]
     ended = swept.finished + _SKEW
-    return [one.attempt for one in others if one.seen is None or one.seen <= ended]
+    return [run.attempt for run in others if run.seen is None or run.seen <= ended]
 
 
 def with_restores(attempts: Sequence[AttemptArtifacts]) -> list[Restoring]:
@@ -373,8 +376,8 @@ def with_restores(attempts: Sequence[AttemptArtifacts]) -> list[Restoring]:
         StorageError: the store of the artifacts did not answer.
     """
     found = thread_map(restores, attempts, _THREADS)
-    restoring = [one for one, some in zip(attempts, found, strict=True) if some]
-    return [Restoring(one, _seen(one)) for one in restoring]
+    restoring = [attempt for attempt, ids in zip(attempts, found, strict=True) if ids]
+    return [Restoring(attempt, _seen(attempt)) for attempt in restoring]
 
 
 def _seen(attempt: AttemptArtifacts) -> datetime | None:
@@ -421,14 +424,14 @@ def require_unswept(attempt: AttemptArtifacts) -> None:
     with suppress(LakegcError):
         back = restored(attempt)
     since = f", and {back}" if back else ""
-    then = "nothing is left to do"
+    advice = "nothing is left to do"
     if back:
         pins = command_line("pins", attempt.repository)
-        then = (
+        advice = (
             "what is back is swept by a later mark, once its pin has ended and nothing needs it "
             f"(`{pins}`)"
         )
     raise RefusedError(
         f"mark {attempt.run!r} of {attempt.repository!r} was swept already{since}. "
-        f"{finished(attempt)}: {then}"
+        f"{finished(attempt)}: {advice}"
     )

@@ -85,15 +85,15 @@ class Comparison(Lookup):
 
 
 def _state(marked: Marked, found: Found) -> State:
-    info, then = found.info, marked.last_modified
+    info, marked_at = found.info, marked.last_modified
     if info is None:
         return "missing"
     now = info.last_modified
     # A mark in the mode ``committed`` may have times in whole seconds only, and some stores answer
     # HEAD requests with whole seconds.
-    if not found.listed or not then.microsecond:
-        now, then = now.replace(microsecond=0), then.replace(microsecond=0)
-    same = (info.size, now, info.etag) == (marked.size, then, marked.etag)
+    if not found.listed or not marked_at.microsecond:
+        now, marked_at = now.replace(microsecond=0), marked_at.replace(microsecond=0)
+    same = (info.size, now, info.etag) == (marked.size, marked_at, marked.etag)
     return "same" if same else "rewritten"
 
 

@@ -87,7 +87,7 @@ def sweep(
 def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
     started = ctx.clocks.now()
     attempt, chain = unswept_mark(ctx)
-    ctx, marked = _as_marked(ctx, chain), chain["deletion_candidates"]
+    ctx, marked = _with_settings_of_mark(ctx, chain), chain["deletion_candidates"]
     space = Workspace(ctx, attempt, f"{ASSET}/{lease.sweep}/")
     candidates = marked_in_order(ctx, attempt, marked, f"{space.folder}marked/")
     recorded = LedgerState(space, candidates)
@@ -123,7 +123,7 @@ def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
     return manifest
 
 
-def _as_marked(ctx: RunContext, chain: Mapping[str, Manifest]) -> RunContext:
+def _with_settings_of_mark(ctx: RunContext, chain: Mapping[str, Manifest]) -> RunContext:
     """Return a run in the mode of the mark that protects all that the mark protected."""
     tags = ctx.settings.protect_tags or chain["deletion_candidates"].settings["protect_tags"]
     retained = ctx.settings.retained | recorded_retain(m.settings for m in chain.values())
@@ -202,27 +202,27 @@ def await_commits(ctx: RunContext, read: Manifest, began: datetime) -> None:
     # Marks of earlier versions do not record this time, and may have ended just now.
     until = datetime.fromisoformat(str(read.facts.get(READ_UNTIL) or began.isoformat()))
     ended = min(until, began) + ctx.settings.longest_commit
-    left = (ended - began).total_seconds()
-    if left > 0:
+    seconds = (ended - began).total_seconds()
+    if seconds > 0:
         ctx.log.info(
             "waiting until %s: what a commit under way was about to commit may be on no list "
             "(longest_commit_seconds)",
             f"{ended:%H:%M:%S} UTC",
         )
-        ctx.clocks.sleep(left)
+        ctx.clocks.sleep(seconds)
 
 
 def delete_in_rounds(rounds: Rounds, ending: Ending) -> int:
     """Delete in rounds until no task deletes any more; return the number of rounds."""
     try:
-        return _settled(rounds, ending)
+        return _delete_and_settle(rounds, ending)
     except BaseException as ended:
         if not isinstance(ended, Exception):
-            _leave(rounds)
+            _end_interrupted_round(rounds)
         raise
 
 
-def _settled(rounds: Rounds, ending: Ending) -> int:
+def _delete_and_settle(rounds: Rounds, ending: Ending) -> int:
     lease = rounds.lease
     try:
         number = rounds.run()
@@ -236,7 +236,7 @@ def _settled(rounds: Rounds, ending: Ending) -> int:
             # Tasks may still send batches: the next owner of the lease waits for them.
             lease.abandon()
         settle(rounds.recorded.space.attempt.store(), lease.sweep, rounds.ctx.clocks)
-        if _tried(rounds):
+        if _may_have_deleted(rounds):
             ending.look_if_possible()
         raise
     # From here on no task deletes, and a sweep that lost the lease writes nothing.
@@ -245,7 +245,7 @@ def _settled(rounds: Rounds, ending: Ending) -> int:
     return number
 
 
-def _leave(rounds: Rounds) -> None:
+def _end_interrupted_round(rounds: Rounds) -> None:
     """End the round of an interrupted sweep; keep the lease if a task may still be deleting.
 
     Then the lease is not given back: its next owner waits until these deletes have ended.
@@ -261,7 +261,7 @@ def _leave(rounds: Rounds) -> None:
             lease.abandon()
 
 
-def _tried(rounds: Rounds) -> bool:
+def _may_have_deleted(rounds: Rounds) -> bool:
     """Return True if objects may be gone: recorded as deleted, or perhaps in flight."""
     try:
         if in_flight(rounds.recorded.space.attempt.store(), rounds.lease.sweep):

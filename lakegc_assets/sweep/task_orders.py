@@ -121,13 +121,13 @@ class TaskResult(NamedTuple):
 def results_of(outcomes: Iterable[Outcome]) -> list[TaskResult]:
     """Sum outcomes by kind; kinds that are not final have code and detail of their first object."""
     by_outcome: dict[str, list[Outcome]] = {}
-    for one in outcomes:
-        by_outcome.setdefault(one.outcome, []).append(one)
-    return [_result_of(name, some) for name, some in by_outcome.items()]
+    for outcome in outcomes:
+        by_outcome.setdefault(outcome.outcome, []).append(outcome)
+    return [_result_of(name, outcomes_of_kind) for name, outcomes_of_kind in by_outcome.items()]
 
 
 def _result_of(name: str, outcomes: Sequence[Outcome]) -> TaskResult:
-    first, size = outcomes[0], sum(one.size for one in outcomes)
+    first, size = outcomes[0], sum(outcome.size for outcome in outcomes)
     if name in DONE:
         return TaskResult(name, len(outcomes), size)
     detail = f"{first.address}: {first.detail}"
@@ -137,9 +137,9 @@ def _result_of(name: str, outcomes: Sequence[Outcome]) -> TaskResult:
 def summed(told: Iterable[TaskResult]) -> list[TaskResult]:
     """Sum the results by outcome."""
     totals: dict[str, TaskResult] = {}
-    for one in told:
-        total = totals.get(one.outcome, one._replace(objects=0, size=0))
-        totals[one.outcome] = total._replace(
-            objects=total.objects + one.objects, size=total.size + one.size
+    for result in told:
+        total = totals.get(result.outcome, result._replace(objects=0, size=0))
+        totals[result.outcome] = total._replace(
+            objects=total.objects + result.objects, size=total.size + result.size
         )
     return list(totals.values())

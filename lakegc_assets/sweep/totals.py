@@ -45,16 +45,16 @@ def space_facts(deleted: Iterable[tuple[str | None, int, int]]) -> dict[str, Any
         is unknown or if no object is held.
     """
     found = {name: {"objects": 0, "bytes": 0} for name in ("freed", "held", "not_known")}
-    said = set()
+    held_spaces = set()
     for space, objects, size in deleted:
         held = space is not None and space.startswith((_UNTIL, _NOT_KNOWN))
         total = found["freed" if space == FREED else "held" if held else "not_known"]
         total["objects"] += objects
         total["bytes"] += size
         if held:
-            said.add(space)
-    endless = any(one and one.startswith(_NOT_KNOWN) for one in said)
-    until = None if endless or not said else max(map(str, said)).removeprefix(_UNTIL)
+            held_spaces.add(space)
+    endless = any(space_text and space_text.startswith(_NOT_KNOWN) for space_text in held_spaces)
+    until = None if endless or not held_spaces else max(map(str, held_spaces)).removeprefix(_UNTIL)
     return {**found, "until": until}
 
 
@@ -63,7 +63,7 @@ def space_in(outcomes: pa.Table) -> dict[str, Any]:
     deleted = outcomes.filter(pc.equal(outcomes["outcome"], "deleted"))
     totals = deleted.group_by("detail").aggregate([("size", "count"), ("size", "sum")])
     rows = totals.to_pylist()
-    return space_facts((one["detail"], one["size_count"], one["size_sum"]) for one in rows)
+    return space_facts((row["detail"], row["size_count"], row["size_sum"]) for row in rows)
 
 
 def space_lines(space: Mapping[str, Any]) -> list[tuple[str, int, int]]:
@@ -145,12 +145,12 @@ def count_pruned(
         for name, at in before.counted.items()
         if now - at < _READING or name.partition("/")[0] in there
     }
-    for one in attempts:
-        if before.counts(one.run, one.attempt):
+    for attempt in attempts:
+        if before.counts(attempt.run, attempt.attempt):
             continue
-        counted[f"{one.run}/{one.attempt}"] = now
-        if one.has(ASSET):
-            more_objects, more_size = deleted_in(one.recorded(ASSET).facts["outcomes"])
+        counted[f"{attempt.run}/{attempt.attempt}"] = now
+        if attempt.has(ASSET):
+            more_objects, more_size = deleted_in(attempt.recorded(ASSET).facts["outcomes"])
             objects, size = objects + more_objects, size + more_size
     root.open(repository).put(_KEY, PrunedTotals(objects, size, counted).to_bytes())
 
@@ -158,4 +158,4 @@ def count_pruned(
 def deleted_in(outcomes: Mapping[str, Mapping[str, int]]) -> tuple[int, int]:
     """Return objects and bytes that a sweep has deleted, from the outcomes of its manifest."""
     found = [outcomes[name] for name in DELETED if name in outcomes]
-    return sum(one["objects"] for one in found), sum(one["bytes"] for one in found)
+    return sum(total["objects"] for total in found), sum(total["bytes"] for total in found)
