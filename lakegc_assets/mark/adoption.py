@@ -95,8 +95,7 @@ def adopt(
 ) -> Adopted:
     """Keep only the candidates that another mark names, too.
 
-    Candidates are compared by hashes: our own mark has proven them all dead, so a candidate that
-    only shares its hash with a named object may be deleted.
+    Compared by hashes: our own mark has proven all candidates dead, even without the other mark.
 
     ``attempt``: with all assets before the candidates.
     ``dead``: our own candidates (``LISTING``), without ``spared`` objects (``SPARED``).

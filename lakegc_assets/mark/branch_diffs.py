@@ -2,9 +2,8 @@
 
 The diffs are a second witness next to ``prepare_uncommited``, which can lose rows without an error:
 the scan of a branch ends early, or a branch is deleted in between. A diff names paths, not
-addresses. So lakeFS is asked which address it serves at each path that may show a candidate. The
-sizes that clients declared select these paths, as long as no evidence speaks against the sizes and
-the diffs show no more objects than the list.
+addresses. So lakeFS is asked which address it serves at each path that may show a candidate. These
+paths are selected by declared sizes, unless sizes are wrong or the diffs show more than the list.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def _served(
     chain: Mapping[str, Manifest],
     unlisted: Sequence[Part],
 ) -> tuple[list[Part], HeadMatches]:
-    """Spare candidates that lakeFS serves or may serve, although no live set holds them."""
+    """Candidates that lakeFS serves or may serve although no live set holds them (``SPARED``)."""
     listing, store = chain["store_listing"], attempt.store()
     spent = (work.ctx.clocks.now() - listing.started).total_seconds()
     deadline = time.time() + max(LEAST_SECONDS, spent)
@@ -216,8 +216,7 @@ def _rows(parts: Sequence[Part]) -> int:
 def uploads_seen(ctx: RunContext, listing: Manifest) -> list[Dataset]:
     """The multipart uploads in the earlier listings that this listing names (``SEEN_IN``).
 
-    Those listings were finished before the cutoff. An upload in none of them is not seen, and
-    is spared.
+    Those listings were finished before the cutoff. An upload in none of them is spared.
     """
     datasets: list[Dataset] = []
     for run, attempt_id in listing.facts.get(SEEN_IN, ()):
@@ -246,11 +245,11 @@ def _totals(work: SessionFolder, listing: Manifest) -> dict[str, int]:
     if not swept:
         return _counted(work, work.read(parts, SUMMED), listing.cutoff)
     carried = listing.parts["carried"]
-    anew = work.read([part for part in parts if part not in carried], SUMMED)
+    listed_now = work.read([part for part in parts if part not in carried], SUMMED)
     outcomes = [work.frames.read(one) for one in swept]
     kept = relations.without_swept(work.read(carried, CARRIED), outcomes)
-    both = [_counted(work, store, listing.cutoff) for store in (anew, kept)]
-    return {name: sum(one[name] for one in both) for name in TOTALS.names}
+    totals = [_counted(work, store, listing.cutoff) for store in (listed_now, kept)]
+    return {name: sum(one[name] for one in totals) for name in TOTALS.names}
 
 
 def _counted(work: SessionFolder, store: DataFrame, cutoff: datetime) -> dict[str, int]:

@@ -282,7 +282,7 @@ def find_liveness(
     if rules is not None:
         _require_heads(listed, heads_before, heads)
     # A branch that moved in between keeps both of its HEADs.
-    both = [heads_before] if heads == heads_before else [heads_before, heads]
+    head_sets = [heads_before] if heads == heads_before else [heads_before, heads]
     tags = read_tags(ctx.client, ctx.repository, refs.tags)
     # Read after the HEADs: another run may have seen a branch that is gone since.
     earlier = latest_marks(ctx, manifests)
@@ -291,7 +291,7 @@ def find_liveness(
     dated = raise_days(longest, max(retain.paths.values(), default=0))
     # Without rules, commits that earlier marks knew never expire.
     handed_on = dated if rules is not None else raise_days(dated, MAX_DAYS)
-    memory = Memory(previous, both, read_at, dated, handed_on, now)
+    memory = Memory(previous, head_sets, read_at, dated, handed_on, now)
     roots = [*heads_before.values(), *heads.values(), *tags.values()]
     roots += still_inside(previous, heads=heads, rules=handed_on, now=now)
     roots += listed.metaranges
@@ -303,7 +303,7 @@ def find_liveness(
         everything = {commit: Reason(None, "no rules") for commit in commits}
         united = UnitedActiveCommits(everything)
         return Liveness(rules, heads, tags, commits, united, "", retain, {}, memory, earlier)
-    own = [retained_commits(commits, one, tags, rules, retain, now) for one in both]
+    own = [retained_commits(commits, one, tags, rules, retain, now) for one in head_sets]
     first, last = own[0], own[-1]
     active, expired = first.active | last.active, first.expired & last.expired
     if ctx.settings.protect_tags:
@@ -315,7 +315,7 @@ def find_liveness(
         later_heads=heads,
         previous={commit: reasons[0] for commit, reasons in kept.items()},
     )
-    below = [path_commits(commits, one, rules, retain, now, previous) for one in both]
+    below = [path_commits(commits, one, rules, retain, now, previous) for one in head_sets]
     paths = {
         pattern: {
             commit: reason
@@ -395,7 +395,7 @@ def heads_alone(client: LakeFSClient, repository: str, rules: Rules | None) -> L
 def governing_branches(
     commits: dict[str, Commit], heads: dict[str, str], rules: Rules
 ) -> dict[str, str]:
-    """The branch with the longest retention of all whose main ancestry has the commit."""
+    """By commit, the branch with the longest retention that has it in its main ancestry."""
     governing: dict[str, str] = {}
     for branch in sorted(heads, key=lambda name: (-rules.days(name), name)):
         commit_id: str | None = heads[branch]

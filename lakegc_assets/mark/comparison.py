@@ -207,11 +207,11 @@ def _difference(asked: _Asked, which: str, side: Side, other: Side) -> Differenc
     alone = frames.read(asked.compared).where(f"named_by = '{which}'")
     kept, totals = _survivors_of(asked, f"{which}/", side, other, alone)
     marked = _by((_marked_because(row), row) for row in mine) if side.attempt else {}
-    whys = _by((row["why"], row) for row in totals)
-    reasons = marked if side.attempt else whys
+    kept_by = _by((row["why"], row) for row in totals)
+    reasons = marked if side.attempt else kept_by
     sizes = [total.bytes for total in reasons.values()]
     size = sum(one or 0 for one in sizes) if sizes and None not in sizes else None
-    return Difference(Total(objects, size), marked, whys, _largest(asked, alone, kept))
+    return Difference(Total(objects, size), marked, kept_by, _largest(asked, alone, kept))
 
 
 def _survivors_of(
@@ -289,7 +289,7 @@ def _survivor_sentence(row: Mapping[str, Any]) -> str | None:
     return sentence({**row, **{name: row[column] for name, column in of_run.items()}})
 
 
-# What has to be known to read it
+# Notes on the result
 
 
 def _notes(first: Side, second: Side) -> list[str]:

@@ -252,8 +252,8 @@ def _tables(
     mark: Earlier, parts: Sequence[str], columns: Sequence[str] | None = None
 ) -> list[pa.Table]:
     """The tables of a mark for those of the parts that it has."""
-    there = [part for part in parts if part in mark.manifest.parts]
-    return [mark.attempt.rows(mark.manifest, part, columns) for part in there]
+    existing = [part for part in parts if part in mark.manifest.parts]
+    return [mark.attempt.rows(mark.manifest, part, columns) for part in existing]
 
 
 def previous_of(mark: Earlier) -> Previous:
@@ -321,11 +321,11 @@ class Memory:
         for heads in self.heads:
             own = active_commits(commits, heads, self.dated, self.now)
             found += [own.active, own.dated]
-        told: dict[str, Reason] = {}
+        recorded_reasons: dict[str, Reason] = {}
         for reasons in recorded:
-            told = {**told, **reasons}
+            recorded_reasons = {**recorded_reasons, **reasons}
         reasons_of = remember(
-            self.previous, found, told, heads=last, rules=self.rules, now=self.now
+            self.previous, found, recorded_reasons, heads=last, rules=self.rules, now=self.now
         )
         rows = [
             (commit_id, commits[commit_id].metarange_id, one.branch, one.kind, one.counted_from)

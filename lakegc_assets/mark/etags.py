@@ -82,9 +82,9 @@ class Evidence:
 
     def __add__(self, other: Evidence) -> Evidence:
         """Combine two pieces of evidence."""
-        both = [e.agree for e in (self, other) if e.agree is not None]
+        answers = [e.agree for e in (self, other) if e.agree is not None]
         return Evidence(
-            all(both) if both else None,
+            all(answers) if answers else None,
             max(self.newest, other.newest),
             self.small_agree or other.small_agree,
             self.sizes_agree and other.sizes_agree,

@@ -98,8 +98,8 @@ def _named_by_none(
         held = work.written(only_b, "hashes", _HELD, _WHAT)
         if not held.parts:
             return [], damaged
-        named, more = _names(work, whole, held)
-    return named, damaged | more
+        named, unreadable = _names(work, whole, held)
+    return named, damaged | unreadable
 
 
 def _names(work: SessionFolder, ranges: pa.Table, held: Dataset) -> tuple[Sequence[Part], Damaged]:

@@ -159,9 +159,9 @@ def _explained(asked: _Asked) -> Explanation:
     live = (_committed, _staged, _referenced)
     whole = missing_from(asked.chain[_LISTING]) == MISSING
     # An object that a partial listing lacks may exist, and may be needed.
-    behind = (_not_listed, *live) if whole else (*live, _not_listed)
-    ask = (_candidate, _named_by_adopted, _spared, _swept_since, *behind)
-    found = next((one for function in ask if (one := function(asked)) is not None), None)
+    remaining = (_not_listed, *live) if whole else (*live, _not_listed)
+    steps = (_candidate, _named_by_adopted, _spared, _swept_since, *remaining)
+    found = next((one for function in steps if (one := function(asked)) is not None), None)
     if found is not None or asked.listed is None:
         return found or asked.is_because("unknown", _NOTHING)
     written, cutoff = asked.listed["last_modified"].astimezone(), asked.chain[_LISTING].cutoff
@@ -362,8 +362,7 @@ def staging_areas(
 ) -> dict[str, tuple[str, str]]:
     """Branch and path at which objects are staged now, by their addresses.
 
-    ``size``: of the objects, in bytes, if known; then paths with this size are asked for first,
-        and only a limited number of other paths.
+    ``size``: of the objects, in bytes, if known; limits the requests for paths of other sizes.
     """
     client, repository, namespace = ctx.client, ctx.repository, ctx.connections.namespace()
     staged: Iterable[tuple[str, DiffEntry]] = (
@@ -386,9 +385,9 @@ def staging_areas(
 
     found: dict[str, tuple[str, str]] = {}
     waiting = iter(staged)
-    while len(found) < len(addresses) and (some := list(islice(waiting, _AT_ONCE))):
+    while len(found) < len(addresses) and (batch := list(islice(waiting, _AT_ONCE))):
         for (branch, change), spellings in zip(
-            some, thread_map(served, some, _THREADS), strict=True
+            batch, thread_map(served, batch, _THREADS), strict=True
         ):
             for address in spellings:
                 if address in addresses:

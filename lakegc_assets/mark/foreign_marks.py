@@ -437,17 +437,17 @@ def _placed(namespace: StorageNamespace, addresses: pa.Array) -> tuple[pa.Array,
     """Addresses relative to the namespace; and reasons for those outside of it, else null."""
     full = pc.match_substring_regex(addresses, f"^{_SCHEME.pattern}")
     found = addresses.filter(pc.invert(full)).to_pylist()
-    whys: list[str | None] = [None] * len(found)
+    reasons: list[str | None] = [None] * len(found)
     for address in addresses.filter(full).to_pylist():
         try:
             meant = namespace.relatives(address)
         except UnresolvableAddressError:
             found.append(address)
-            whys.append(_UNPLACED)
+            reasons.append(_UNPLACED)
             continue
         found.append(_as_written(address, meant) if meant else address)
-        whys.append(None if meant else f"it is not below {namespace.url()}")
-    return pa.array(found, pa.string()), pa.array(whys, pa.string())
+        reasons.append(None if meant else f"it is not below {namespace.url()}")
+    return pa.array(found, pa.string()), pa.array(reasons, pa.string())
 
 
 def _as_written(address: str, meant: AbstractSet[str]) -> str:

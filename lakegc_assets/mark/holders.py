@@ -61,9 +61,7 @@ def paths_in(
 ) -> dict[str, str]:
     """The first path at which a range names each address, in any spelling, by address.
 
-    The result is for people: bytes of a path that are not UTF-8 are replaced.
-
-    ``prefix``: only paths with this prefix count.
+    For people: bytes that are not UTF-8 are replaced. ``prefix``: only paths with it count.
 
     Raises:
         IntegrityError: the range is missing or damaged.
@@ -139,8 +137,8 @@ def _commits_of(
     attempt: AttemptArtifacts, parts: Collection[str], columns: list[str]
 ) -> list[dict[str, str]]:
     """Rows of the given parts of ``active_commits``; parts that the mark lacks have none."""
-    there = sorted(attempt.manifest(ASSET).parts.keys() & parts)
-    return [row for part in there for row in attempt.read(ASSET, part, columns).to_pylist()]
+    existing = sorted(attempt.manifest(ASSET).parts.keys() & parts)
+    return [row for part in existing for row in attempt.read(ASSET, part, columns).to_pylist()]
 
 
 class Held(NamedTuple):
@@ -170,8 +168,10 @@ def unreachable_holder(ctx: RunContext, attempt: AttemptArtifacts, address: str)
     for range_id in ranges_naming(ctx, ranges, {address}):
         if paths := paths_in(ctx.connections, range_id, {address}):
             pairs = pairs_of(ctx, there["metaranges"], [range_id])
-            of = set(pairs["metarange_id"].to_pylist())
-            return Held(paths[address], _commit_of(ctx.client, ctx.connections, ctx.repository, of))
+            ids = set(pairs["metarange_id"].to_pylist())
+            return Held(
+                paths[address], _commit_of(ctx.client, ctx.connections, ctx.repository, ids)
+            )
     return None
 
 

@@ -247,9 +247,9 @@ def require_not_restored(connections: Connections, swept: Sequence[Earlier]) -> 
     for one in swept[:1]:
         rows = one.attempt.read("swept_set", columns=["address", "outcome"])
         deleted = rows.filter(pc.is_in(rows["outcome"], pa.array(GONE)))["address"]
-        some = deleted.to_pylist()[:: max(1, len(deleted) // _ASKED)][:_ASKED]
-        found = thread_map(store.exists, some, _THREADS)
-        there = list(compress(some, found))
+        sample = deleted.to_pylist()[:: max(1, len(deleted) // _ASKED)][:_ASKED]
+        found = thread_map(store.exists, sample, _THREADS)
+        there = list(compress(sample, found))
         if there:
             raise _CleanRunError(
                 f"{there[0]} is in the store, although run {one.attempt.run!r} deleted it: the "

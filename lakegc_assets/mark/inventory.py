@@ -177,17 +177,17 @@ def _swept_since(ctx: RunContext, frames: Session, since: datetime) -> list[Data
 
 
 def _warn(ctx: RunContext, inventory: Inventory, facts: dict[str, Any]) -> None:
-    whose = {
+    messages = {
         "listing_lacks": "the listing lacks what the report names: it was cut short, or somebody "
         "deleted it since the report was begun; what is not listed stays",
         "inventory_lacks": "the report lacks what is listed: it does not cover the repository, or "
         "is not complete",
     }
-    for name, what in whose.items():
+    for name, message in messages.items():
         if count := facts[name]["objects"]:
             ctx.log.warning(
                 "%s (%s, for example %s), held against %s",
-                what,
+                message,
                 counted(count, "object"),
                 facts[name]["example"],
                 inventory.report.url,

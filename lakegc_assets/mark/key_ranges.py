@@ -48,7 +48,7 @@ _SAMPLES = 16
 #: Number of shards in the sample, and the number of keys up to which each is counted.
 _SHARD_SAMPLES = 4
 SHARD_KEYS = 1000
-#: Number of folders that are no slices above which they are not cut one by one, if some are tiny.
+#: Above this number, folders that are no slices are sampled together, if the samples are tiny.
 MANY = 64
 #: Number of keys below which neighbouring ranges are joined.
 FEW = 10_000
@@ -159,8 +159,8 @@ def _mean_keys(
     None if a sampled range holds more; of ranges that are ``alike``, if all of them do.
     """
     samples = _SHARD_SAMPLES if alike else _SAMPLES
-    some = ranges[:: max(1, len(ranges) // samples)][:samples]
-    counts = thread_map(partial(_count, store, most), some, _THREADS)
+    sample = ranges[:: max(1, len(ranges) // samples)][:samples]
+    counts = thread_map(partial(_count, store, most), sample, _THREADS)
     if not counts or (min if alike else max)(counts) >= most:
         return None
     return sum(counts) // len(counts) + 1
@@ -235,11 +235,11 @@ def _cut(store: ObjectStore, page_size: int, wanted: KeyRange) -> list[KeyRange]
         edge = _edge(page)
         if edge is None or edge <= page[-1] or (wanted.high and edge >= wanted.high):
             break
-        behind = _page(store, KeyRange(edge, wanted.high))
-        if not behind:
+        next_page = _page(store, KeyRange(edge, wanted.high))
+        if not next_page:
             break
         found.append(KeyRange(low, edge, KEYS_EACH))
-        low, page = edge, behind
+        low, page = edge, next_page
     rest = len(page) if len(page) < page_size else KEYS_EACH // 2
     return [*found, KeyRange(low, wanted.high, rest)]
 

@@ -267,7 +267,7 @@ def _stat(connections: Connections, url: str, parts: Sequence[Part]) -> Listed:
 def _with_carried(
     ctx: RunContext, attempt: AttemptArtifacts, listed: Listed, taken: Carried
 ) -> Listed:
-    """The listing united with what was carried forward."""
+    """The union of the listing and the slices that were carried forward."""
     settled, multipart = (copy_parts(ctx, taken, attempt, n) for n in ("settled", "multipart"))
     return Listed(
         parts={
@@ -329,8 +329,8 @@ def _list_ranges(
         seen = 0
         end = None if wanted.high is None else wanted.high + "\0"
         pages = connections.store().list(start_after=wanted.low, end_before=end)
-        while some := list(itertools.islice(pages, _PAGES)):
-            rows = listing_rows(pa.Table.from_batches(some))
+        while batches := list(itertools.islice(pages, _PAGES)):
+            rows = listing_rows(pa.Table.from_batches(batches))
             seen += rows.num_rows
             at_cut = seen >= KEYS_EACH // 2
             listing.add(rows, at_cut=at_cut)

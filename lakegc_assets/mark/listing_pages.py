@@ -125,13 +125,13 @@ class Listing:
             sorted_out = {"settled": rows.filter(mask), "data": rows.filter(pc.invert(mask))}
         else:
             sorted_out = {"data": rows}
-        digests = {name: key_digest(some["address"]) for name, some in sorted_out.items()}
+        digests = {name: key_digest(matching["address"]) for name, matching in sorted_out.items()}
         # Few etags are longer than a digest.
         long = rows.filter(pc.greater(pc.binary_length(rows["etag"]), _DIGITS))
         in_parts = long.filter(pc.match_substring_regex(long["etag"], MULTIPART))
         with self._taking:
-            for name, some in sorted_out.items():
-                self._writers[name].add(some)
+            for name, matching in sorted_out.items():
+                self._writers[name].add(matching)
                 self._digests[name] += digests[name]
             self._writers["multipart"].add(in_parts.select(_PARTS["multipart"].names))
             if at_cut:

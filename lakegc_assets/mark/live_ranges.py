@@ -165,8 +165,7 @@ class LiveRanges:
     cached: int
     #: Ids of ranges that no metarange names.
     lone: frozenset[str] = frozenset()
-    #: Unread files, by id, with the error of each: no commit and no readable metarange names
-    #: them.
+    #: Errors of unread files, by id; no commit and no readable metarange names these files.
     passed_over: Mapping[str, IntegrityError] = field(default_factory=dict)
     #: Keys of other files below ``_lakefs/`` that lakeFS does not write.
     foreign: Sequence[str] = ()

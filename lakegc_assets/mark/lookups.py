@@ -1,8 +1,7 @@
 """Asks lakeFS which addresses it serves at paths that may show a candidate.
 
 These are the paths at branch HEADs whose entries have the signature of a candidate: the rarest
-signatures come first, and the time is limited. Paths that a branch's diff shows as staged are asked
-for in any case.
+signatures come first, and the time is limited. Paths in a branch's diff are always asked for.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ _KINDS: Final = 50_000
 
 @dataclass(frozen=True)
 class Inquiry:
-    """The lookups for some candidates; valid while branches stay where they are."""
+    """The lookups for a set of candidates; valid while no branch moves."""
 
     #: URL of the store of all files.
     url: str
@@ -90,7 +89,6 @@ class Inquiry:
     deadline: float
     #: Number of staged objects in lakeFS's list. If the diffs show more, the list may lack some.
     #: The number also helps to balance tasks. 0 if several tries list objects repeatedly.
-    #: on no list. By it the work is spread, too. 0 where several lists say it together.
     staged: int = 0
     #: Ranges of the branch HEADs.
     heads: HeadRanges = field(default_factory=HeadRanges)
@@ -230,13 +228,13 @@ def _signatures(sizes: pa.Array, etags: Integers, unclear: pa.Table) -> pa.Table
     """
     rows = np.arange(len(sizes))
     looks = pa.table({"size": sizes, "etag_hash": etags, "row": rows})
-    whatever = looks.join(unclear, ["size", "etag_hash"], join_type="left semi")["row"].to_numpy()
-    any_etag, any_size = np.full(len(rows), ANY, np.int64), np.full(len(whatever), ANY, np.int64)
+    unsized = looks.join(unclear, ["size", "etag_hash"], join_type="left semi")["row"].to_numpy()
+    any_etag, any_size = np.full(len(rows), ANY, np.int64), np.full(len(unsized), ANY, np.int64)
     return pa.table(
         {
             "size": np.concatenate([sizes.to_numpy(), sizes.to_numpy(), any_size]),
             "signature": np.concatenate([etags, any_etag, any_size]),
-            "row": np.concatenate([rows, rows, whatever]),
+            "row": np.concatenate([rows, rows, unsized]),
         }
     )
 
@@ -312,7 +310,7 @@ def _ask_all(ctx: RunContext, inquiry: Inquiry, *, by_size: bool) -> list[_Answe
 
 
 class _Answer(NamedTuple):
-    """The answers for some branches; see ``ask``."""
+    """The answers for the branches of one task; see ``ask``."""
 
     served: list[Part]
     unasked: list[Part]
@@ -380,10 +378,10 @@ def _units(
     for branch, of_branch in branches:
         mine = np.flatnonzero(np.isin(positions, of_branch))
         cuts = np.flatnonzero(np.diff(turns[mine])) + 1
-        for some in np.split(mine, cuts):
-            for at in range(0, len(some), _UNIT):
-                chunk = rows.take(pa.array(some[at : at + _UNIT]))
-                turn = int(turns[some[at]])
+        for rows_of_turn in np.split(mine, cuts):
+            for at in range(0, len(rows_of_turn), _UNIT):
+                chunk = rows.take(pa.array(rows_of_turn[at : at + _UNIT]))
+                turn = int(turns[rows_of_turn[at]])
                 yield Unit(branch, turn, chunk["path"], chunk.select(SIGNATURES.names))
 
 
@@ -470,7 +468,7 @@ class Page:
         self.addresses = {found.path: found.physical_address for found in objects}
         self.high = max(self.addresses) if has_more else None
         if has_more and (self.high is None or self.high < path):
-            # The page starts before the path and goes on after it, so it must not end before it.
+            # Few paths lie between ``low`` and the path, so a full page must reach the path.
             raise IntegrityError(
                 f"listing branch {branch!r} after {self.low!r} skipped {path!r}: run again"
             )

@@ -171,7 +171,7 @@ def _run(
         slot = slots.get(one)
         of_files.setdefault(slot.file.index if slot else one, []).append((one, slot, values[one]))
     together = list(of_files.values())
-    costs = [len(some) * (CACHED_S if some[0][1] else READ_S) for some in together]
+    costs = [len(of_file) * (CACHED_S if of_file[0][1] else READ_S) for of_file in together]
     groups = bin_pack(together, costs, ctx.settings.range_num_partitions)
     orders = [list(chain.from_iterable(group)) for group in groups]
     found = ctx.tasks.run("read metaranges", task, orders, math.fsum(costs))
@@ -254,11 +254,11 @@ def _batches(
         Rows (``RANGES``), the number of the metarange of each row, and id and value of each.
     """
     tables = _read(connections, KIND, _decode, order)
-    while some := _take(tables, KIND.file_rows):
-        lengths = [rows.num_rows for rows, _ in some]
-        numbers = np.repeat(np.arange(len(some), dtype=np.int32), lengths)
-        rows = pa.concat_tables([rows.select(RANGES.names) for rows, _ in some])
-        yield rows, pa.array(numbers), [table for _, table in some]
+    while batch := _take(tables, KIND.file_rows):
+        lengths = [rows.num_rows for rows, _ in batch]
+        numbers = np.repeat(np.arange(len(batch), dtype=np.int32), lengths)
+        rows = pa.concat_tables([rows.select(RANGES.names) for rows, _ in batch])
+        yield rows, pa.array(numbers), [table for _, table in batch]
 
 
 def _take(tables: Iterator[tuple[pa.Table, T]], at_least: int) -> list[tuple[pa.Table, T]]:

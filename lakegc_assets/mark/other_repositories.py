@@ -155,8 +155,8 @@ def tables_of(
     if read:
         _write_commits(other.connections.cache(), state, read)
     commits = {**known, **read}
-    behind = _behind(commits, heads.values())
-    metaranges = {commits[commit].metarange_id for commit in behind} - {""}
+    reachable = _reachable(commits, heads.values())
+    metaranges = {commits[commit].metarange_id for commit in reachable} - {""}
     if missing := sorted(metaranges - set(ids)):
         raise IntegrityError(
             f"{other.connections.namespace_url}/_lakefs/{missing[0]}, the metarange of a commit, "
@@ -220,7 +220,7 @@ def _write_commits(cache: ObjectStore, state: str, read: Mapping[str, Commit]) -
     TableCache(cache, _KIND).write([Decoded(state, table, {})])
 
 
-def _behind(commits: Mapping[str, Commit], heads: Iterable[str]) -> set[str]:
+def _reachable(commits: Mapping[str, Commit], heads: Iterable[str]) -> set[str]:
     """The commits that can be reached from the HEADs, by all parents."""
     found: set[str] = set()
     waiting = list(heads)

@@ -197,8 +197,8 @@ def begin(store: ObjectStore, summary: Summary, publish: Publish) -> bool:
             )
         return False
     # A killed try may have left lists of other candidates: no tool may ever sweep them.
-    left = left_behind(store, summary.run_id, publish)
-    failed = [o for o in store.delete_many(left) if o.refused]
+    leftovers = left_behind(store, summary.run_id, publish)
+    failed = [o for o in store.delete_many(leftovers) if o.refused]
     if failed:
         raise IntegrityError(
             f"{store.url}/{failed[0].key} is left from an earlier try and cannot be removed "
@@ -223,11 +223,11 @@ def write_lists(
     ``addresses``: relative to the namespace.
     """
     for file in range(files_of(len(addresses))):
-        some = addresses.slice(file * ROWS_PER_FILE, ROWS_PER_FILE)
+        chunk = addresses.slice(file * ROWS_PER_FILE, ROWS_PER_FILE)
         part = f"part-{number + file:05d}"
-        body = parquet.encode(pa.table({"address": some}), "snappy")
+        body = parquet.encode(pa.table({"address": chunk}), "snappy")
         store.put(f"{mark_folder(run)}deleted/{part}{_PARQUET}", body)
-        text = _text(some)
+        text = _text(chunk)
         for folder in texts:
             store.put(f"{folder}{part}.txt", text)
 

@@ -135,7 +135,7 @@ def run_on_ranges(
     for one in ranges:
         files.setdefault(one.slot.file.index if one.slot else one.range_id, []).append(one)
     together = list(files.values())
-    costs = [fsum(map(seconds, some)) for some in together]
+    costs = [fsum(map(seconds, of_file)) for of_file in together]
     groups = pack_in_order(together, costs, ctx.settings.address_num_partitions)
     orders = [list(chain.from_iterable(group)) for group in groups]
     return ctx.tasks.run(what, task, orders, fsum(costs))
@@ -147,7 +147,7 @@ def read_entries(
     columns: Sequence[str],
     damaged: dict[str, IntegrityError] | None = None,
 ) -> Iterator[tuple[Decoded, bool]]:
-    """Read columns of ranges; true beside a cached range. Other ranges are decoded and cached.
+    """Read columns of ranges, with True for a cached one. Other ranges are decoded and cached.
 
     ``damaged``: receives the error of a range that cannot be read; None to raise the error.
 

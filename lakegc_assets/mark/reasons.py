@@ -1,7 +1,6 @@
 """Reasons: the last expired commit that held a candidate, and why a run keeps a named object.
 
-Objects are found by their hashes. If two addresses share a hash, a reason may be wrong: reasons
-delete and keep nothing.
+Objects are found by their hashes. A wrong reason, if two addresses share a hash, harms nobody.
 """
 
 from __future__ import annotations
@@ -205,8 +204,7 @@ def survivors(
     ``spared``: objects that the run spared (``SPARED``), in its own store.
     ``named``: objects that the list names (``NAMED``).
     ``candidates``: hashes of the objects that the run would delete.
-    ``swept``: attempt of the run whose mark the list is; objects that its sweep has deleted are
-        shown as deleted.
+    ``swept``: attempt of the run that made the list; objects its sweep deleted are shown so.
 
     Raises:
         IntegrityError: a file has changed.

@@ -212,8 +212,8 @@ def _read_other(ctx: RunContext, other: Other) -> _Reads:
 
     def staged(branch: str) -> Inside:
         addresses, found = staged_addresses(client, other, branch), list[Inside]()
-        while some := list(islice(addresses, _AT_ONCE)):
-            found.append(inside(connections.namespace(), pa.array(some, pa.string())))
+        while batch := list(islice(addresses, _AT_ONCE)):
+            found.append(inside(connections.namespace(), pa.array(batch, pa.string())))
         return union_of(found)
 
     heads = heads_of(client, other)
@@ -331,8 +331,7 @@ class _Reading:
         other = self.other
         if other.repository.read_only or not self.seen.has_default_branch:
             return None
-        # Without a run id: runs of a wave share one id, so this repository's mark in the wave has
-        # the id, too. It may know commits that no other mark knows.
+        # Without a run id, to read its mark of this wave, too: only that may know some commits.
         ctx = replace(self._there, repository=other.name, run="")
         # Commits that its own marks keep by ``retain`` stay readable, too.
         manifests: dict[str, Manifest] = {}

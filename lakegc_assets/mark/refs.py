@@ -207,14 +207,14 @@ def load_commits(
         if ref not in commits:
             raise IntegrityError(f"the log of {ref} in {repository!r} does not start with it")
     committers = {one.committer for one in commits.values()}
-    for told in changed:
+    for changed_commit in changed:
         origins = ((one.id, one.committer) for one in commits.values())
-        made = as_picked(told, chain(origins, product(known, committers)))
-        if made is None and known:
+        original = as_picked(changed_commit, chain(origins, product(known, committers)))
+        if original is None and known:
             # Known commits come without committers, so they are read again with them.
             commits.clear()
             return load_commits(client, repository, roots, read=commits, by_name=by_name)
-        commits[told.id] = _checked(repository, made or told)
+        commits[changed_commit.id] = _checked(repository, original or changed_commit)
     return commits
 
 

@@ -89,7 +89,7 @@ def without_swept(store: DataFrame, swept: Sequence[DataFrame]) -> DataFrame:
     """
     if not swept:
         return store
-    outcomes = reduce(lambda some, more: some.unionByName(more), swept)
+    outcomes = reduce(lambda united, frame: united.unionByName(frame), swept)
     gone = outcomes.where(F.col("outcome").isin("deleted", "already_missing"))
     return store.join(gone.select("address"), "address", "left_anti")
 
@@ -153,9 +153,9 @@ def judged(
 def _seen_before(rows: DataFrame, seen: Sequence[DataFrame]) -> tuple[DataFrame, Column]:
     """Join the uploads of earlier listings; also a column: true if any listing has the row."""
     known = F.lit(False)
-    for number, one in enumerate(seen):
+    for number, listed_uploads in enumerate(seen):
         name = f"seen_{number}"
-        uploads = one.select("address", "etag", F.lit(True).alias(name)).distinct()
+        uploads = listed_uploads.select("address", "etag", F.lit(True).alias(name)).distinct()
         rows = rows.join(uploads, ["address", "etag"], "left")
         known = known | F.col(name).isNotNull()
     return rows, known
@@ -368,14 +368,14 @@ def came_back(
         for names in unresolved
     ]
     found += [
-        objects.join(some.select("address", "why"), "address").select("address", "size", "why")
-        for some in named
+        objects.join(rows.select("address", "why"), "address").select("address", "size", "why")
+        for rows in named
     ]
-    every = found[0]
-    for one in found[1:]:
-        every = every.unionByName(one)
+    united = found[0]
+    for frame in found[1:]:
+        united = united.unionByName(frame)
     order = Window.partitionBy("address").orderBy("doubt", "why")
-    ranked = every.withColumn("doubt", _doubt(F.col("why")))
+    ranked = united.withColumn("doubt", _doubt(F.col("why")))
     first = ranked.withColumn("place", F.row_number().over(order)).where("place = 1")
     return first.select("address", "size", "why", (F.col("doubt") < _DOUBTED).alias("certain"))
 

@@ -2,10 +2,9 @@
 
 If an upload has the size, checksum, metadata and content type of the entry that HEAD has at its
 path, lakeFS serves the path from the new address. Neither ``diff`` nor ``prepare_uncommited`` names
-that address. So a candidate may have the signature of an entry at a branch HEAD: equal size, and
-equal etag if etags can be compared. Such an object stays a candidate only after lakeFS was asked
-which address it serves at each such path. Paths in a branch's diff are asked for as well, since
-``prepare_uncommited`` may have lost them.
+that address. So if a candidate has the signature of an entry at a branch HEAD (same size, and same
+etag if etags can be compared), lakeFS is asked which address it serves at each such path. lakeFS is
+also asked about the paths in a diff: ``prepare_uncommited`` may have lost them.
 """
 
 from __future__ import annotations
@@ -124,12 +123,12 @@ def inquire(
     inquiry = replace(inquiry, heads=head_ranges(ctx, heads), candidates=candidates)
     with ctx.frames() as frames:
         work = SessionFolder(ctx, frames, inquiry.url, inquiry.folder)
-        some = work.read(candidates, CANDIDATES)
+        rows = work.read(candidates, CANDIDATES)
         found = find_signatures(work, inquiry.heads, candidates, etags, inquiry.deadline, compared)
-        sizes = work.write(relations.sizes_of(some), "sizes", SIZES, "collect sizes of candidates")
+        sizes = work.write(relations.sizes_of(rows), "sizes", SIZES, "collect sizes of candidates")
         inquiry = replace(inquiry, signatures=found, sizes=sizes)
         if found.matches:
-            inquiry = choose(work, inquiry, some)
+            inquiry = choose(work, inquiry, rows)
     return find_paths(ctx, inquiry)
 
 

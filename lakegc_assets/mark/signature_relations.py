@@ -64,7 +64,7 @@ def etag_evidence(
         )
         for number, one in enumerate(store)
     ]
-    listed = reduce(lambda some, more: some.unionByName(more), pieces)
+    listed = reduce(lambda united, frame: united.unionByName(frame), pieces)
     if few:
         # A union hides from Spark that its parts are small.
         listed = listed.hint("broadcast")
@@ -142,8 +142,8 @@ def matches(entries: DataFrame, signatures: DataFrame) -> DataFrame:
     near = entries.select("range_id", "size", "etag_hash").join(sizes, "size", "left_semi")
     # One pass over the many entries: a union would read them twice.
     either = F.explode(F.array(F.col("etag_hash"), F.lit(ANY).cast("bigint")))
-    both = near.select("range_id", "size", either.alias("signature"))
-    found = both.join(signatures, _KEY, "left_semi")
+    signatures_of_entries = near.select("range_id", "size", either.alias("signature"))
+    found = signatures_of_entries.join(signatures, _KEY, "left_semi")
     return found.groupBy("range_id", *_KEY).agg(F.count(F.lit(1)).alias("entries"))
 
 
@@ -187,14 +187,14 @@ def signatures_of(
     )
     known = read.where(F.col("content").isNotNull())
     rest = read.where(F.col("content").isNull())
-    found = [_with_signature(known, one) for one in ("content", "etag_hash", 0)]
+    found = [_with_signature(known, column) for column in ("content", "etag_hash", 0)]
     found.append(_with_signature(_doubtful(rest, until), ANY))
     if until is not None:
         clear = rest.where(_comparable(until))
-        found += [_with_signature(clear, one) for one in ("etag_hash", 0)]
+        found += [_with_signature(clear, column) for column in ("etag_hash", 0)]
     if unclear:
         found.append(_with_signature(candidates.withColumn("size", F.lit(ANY)), ANY))
-    return reduce(lambda some, more: some.unionByName(more), found)
+    return reduce(lambda united, frame: united.unionByName(frame), found)
 
 
 def _with_signature(rows: DataFrame, signature: str | int) -> DataFrame:
@@ -269,9 +269,9 @@ def to_read(candidates: DataFrame, sizes: DataFrame, until: datetime | None) -> 
     ``sizes``: size, most: maximum number of candidates of each size.
     ``until``: as in ``signatures_of``.
     """
-    some = _doubtful(candidates, until).join(sizes, "size").select("address", "size", "most")
+    numbered = _doubtful(candidates, until).join(sizes, "size").select("address", "size", "most")
     number = F.row_number().over(Window.partitionBy("size").orderBy("address"))
-    return some.withColumn("number", number).where("number <= most").select("address", "size")
+    return numbered.withColumn("number", number).where("number <= most").select("address", "size")
 
 
 # Signatures to ask for
@@ -320,7 +320,7 @@ def asked_signatures(signatures: DataFrame, before: DataFrame, most: int, first:
         F.when(F.col("total") > first * 2**turn, F.lit(1)).otherwise(F.lit(0))
         for turn in range(_TURNS)
     ]
-    turn = reduce(lambda some, more: some + more, turns).cast("int")
+    turn = reduce(lambda total_turns, more: total_turns + more, turns).cast("int")
     asked = total.where(F.col("total") <= most)
     return asked.select("size", "signature", turn.alias("turn"))
 

@@ -221,8 +221,8 @@ def _by_etag(
 ) -> Signatures:
     """The signatures with etags, or with MD5s of contents, if these can be compared."""
     found = replace(found, until=_comparable_until(work, candidates, evidence))
-    which = "no etags" if found.until is None else f"etags until {found.until}"
-    work.ctx.log.info("%s of the store can be compared with those at HEADs", which)
+    comparable = "no etags" if found.until is None else f"etags until {found.until}"
+    work.ctx.log.info("%s of the store can be compared with those at HEADs", comparable)
     # The etag of an entry is the MD5 of the content, or else the etag that the store gave.
     if evidence.small_agree:
         return found
@@ -231,8 +231,8 @@ def _by_etag(
         return found
     found = replace(found, contents=contents)
     more = relations.other_signatures(found.of(work, candidates), possible)
-    also = _matches(work, heads, more, NOTHING_COMPARED)
-    return replace(found, matches=[*found.matches, *also])
+    more_matches = _matches(work, heads, more, NOTHING_COMPARED)
+    return replace(found, matches=[*found.matches, *more_matches])
 
 
 def _with_unclear(
@@ -316,8 +316,8 @@ def _contents(
     chosen = _worth_reading(sized, deadline - time.time(), work.ctx.settings.max_served_lookups)
     if not chosen.num_rows or not _checksums(work, matches, chosen):
         return []
-    some = relations.to_read(candidates, work.frames.create(chosen), found.until)
-    parts = work.write(some, "read", TO_READ, "choose candidates to read")
+    to_read = relations.to_read(candidates, work.frames.create(chosen), found.until)
+    parts = work.write(to_read, "read", TO_READ, "choose candidates to read")
     return read_contents(work, parts, (time.time() + deadline) / 2)
 
 
@@ -353,5 +353,5 @@ def _checksums(work: SessionFolder, matches: DataFrame, chosen: pa.Table) -> boo
     held = relations.ranges_with(matches, work.frames.create(by_size))
     found = work.frames.collect(held, RANGE_IDS, "find ranges to look into")
     ids = sorted(found["range_id"].to_pylist())
-    some = ids[:: max(1, len(ids) // 3)][:3]
-    return entries_are_checksums(work.connections, some, frozenset(sizes))
+    sample = ids[:: max(1, len(ids) // 3)][:3]
+    return entries_are_checksums(work.connections, sample, frozenset(sizes))

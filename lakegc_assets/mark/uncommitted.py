@@ -52,7 +52,7 @@ _BYTE_S: Final = 2e-8
 
 @dataclass
 class UncommittedFiles:
-    """The parquet files of a snapshot."""
+    """The Parquet files of a snapshot."""
 
     #: Keys relative to the namespace, of all tries.
     keys: list[str] = field(default_factory=list)
@@ -72,7 +72,6 @@ class Staged:
     parts: Sequence[Part] = ()
     #: Files of the hashes of their addresses.
     hashes: Sequence[Part] = ()
-    #: Last path components of full addresses that nobody can place.
     #: Last path components of full addresses that cannot be resolved.
     unresolved: AbstractSet[str] = frozenset()
     #: Number of rows in lakeFS's lists.
@@ -275,10 +274,10 @@ def _may_be_inside(namespace: StorageNamespace, address: str | None) -> bool:
 def read_staged(
     ctx: RunContext, artifacts: ObjectStore, folder: str, keys: Sequence[str]
 ) -> Staged:
-    """The staged addresses in lakeFS's parquet files, in every spelling that could be meant.
+    """Read the staged addresses from lakeFS's Parquet files, in every spelling they may mean.
 
     Raises:
-        IntegrityError: a file is no list as lakeFS writes it, or rows were lost.
+        IntegrityError: a file is not a list in lakeFS's form, or rows were lost.
     """
     store = ctx.connections.store()
     costs = [store.head(key).size * _BYTE_S for key in keys]
@@ -288,7 +287,7 @@ def read_staged(
     staged = sum(found, Staged())
     written = sum(part.rows for part in staged.parts)
     if not written == staged.digest.count >= staged.listed:
-        # Every listed object has at least one row.
+        # Every listed object has at least one row; otherwise a staged object would look dead.
         raise IntegrityError(
             f"{written} rows were written for {staged.listed} staged objects: some are lost. This "
             "is a fault of the mark, please report it",
@@ -316,8 +315,8 @@ def _read_lists(connections: Connections, url: str, folder: str, keys: Sequence[
 
 _ODD: Final = f"://|{UNUSUAL}"
 _TRUE: Final = pa.scalar(True)
-#: The columns of a list with the types that they may have: what is a number may be cast to a text,
-#: which would be nobody's address, and the object would be dead.
+#: Columns of a list with their allowed types: a number could be cast to a text that is no object's
+#: address, and then the staged object would look dead.
 _COLUMNS: Final[Mapping[str, Sequence[Callable[[pa.DataType], bool]]]] = {
     "physical_address": (
         pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary,
@@ -329,7 +328,7 @@ _ROWS: Final = 50_000
 
 
 def _read_list(connections: Connections, key: str) -> Iterator[pa.Table]:
-    """A list of staged objects, batch by batch: address, and created in seconds since 1970."""
+    """A list of staged objects, in batches: address and time of creation."""
     where, data = f"{connections.namespace_url}/{key}", connections.store().get(key)
     rows = 0
     try:
@@ -348,7 +347,7 @@ def _read_list(connections: Connections, key: str) -> Iterator[pa.Table]:
 
 
 def _require_columns(schema: pa.Schema) -> None:
-    """Refuse what could only be read as addresses and dates that nobody has staged."""
+    """Refuse columns that could only be read as wrong addresses or dates."""
     for name, kinds in _COLUMNS.items():
         place = schema.get_field_index(name)
         if place < 0:
@@ -364,7 +363,7 @@ def _listed(batch: pa.RecordBatch) -> pa.Table:
     created = batch["creation_date"].cast(pa.int64())
     if addresses.null_count:
         raise ValueError("it holds an empty address")
-    # Clients tell lakeFS these dates, too.
+    # Clients may declare these dates, so they can be out of range.
     created = pc.min_element_wise(created, LAST_SECOND, skip_nulls=False)
     created = pc.max_element_wise(created, FIRST_SECOND, skip_nulls=False)
     moments = pc.multiply(created, 1_000_000).cast(pa.timestamp("us", "UTC"))
@@ -372,7 +371,7 @@ def _listed(batch: pa.RecordBatch) -> pa.Table:
 
 
 def meanings(namespace: StorageNamespace, listed: pa.Table) -> Iterator[pa.Table]:
-    """Rows of ``UNCOMMITTED``: first those that mean what they say, then all others."""
+    """Rows of ``UNCOMMITTED``: first the addresses with one meaning, then all others."""
     odd = pc.match_substring_regex(listed["address"], _ODD)
     some_odd = pc.any(odd).as_py()
     plain = listed.filter(pc.invert(odd)) if some_odd else listed
