@@ -23,6 +23,7 @@ from lakegc_assets.leftovers.ledger import removals
 from lakegc_assets.leftovers.server import Problem, Server, noting
 from lakegc_assets.mark.installation import known_server
 from lakegc_assets.recovery.backup_location import overlapping
+from lakegc_assets.run.context import placed
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.wording import counted
 
@@ -72,8 +73,7 @@ def leftover_namespaces(server: Server) -> tuple[list[LeftoverNamespace], list[P
     for url in server.namespace_roots:
         places: list[StorageNamespace] = []
         with noting(problems, url):
-            root = StorageNamespace.parse(url)
-            places = list(_namespaces_below(server, root, repositories, problems))
+            places = list(_namespaces_below(server, url, repositories, problems))
         for place in places:
             if place.url() not in found:
                 with noting(problems, place.url()):
@@ -165,7 +165,7 @@ def _around(server: Server, place: StorageNamespace) -> str:
 
 def _namespaces_below(
     server: Server,
-    root: StorageNamespace,
+    url: str,
     repositories: Sequence[Repository],
     problems: list[Problem],
 ) -> Iterator[StorageNamespace]:
@@ -174,7 +174,43 @@ def _namespaces_below(
     Raises:
         LakegcError: the root cannot be listed.
     """
-    store = server.open(root.url())
+    root = server.root_at(url)
+    store = server.open_root(url)
+    owned = _owned(root, repositories)
+    waiting = [("", 0)]
+    while waiting:
+        folder, depth = waiting.pop()
+        place = _below(root, folder)
+        where = place.url() if place else f"{root.url()}{folder}"
+        if where in owned:
+            continue
+        try:
+            level = _level(store, folder, depth)
+            if level is not None:
+                waiting += [(prefix, depth + 1) for prefix in reversed(level)]
+                continue
+            # It looks like a namespace: one that cannot be named is refused here.
+            place = place or StorageNamespace.parse(where)
+            owner = server.owner_of(place, repositories)
+            if owner is None:
+                yield place
+            elif not _is_at(server, owner, place):
+                raise ConfigurationError(
+                    f"it looks like a namespace, and that of repository {owner.id!r} is in "
+                    "it or around it"
+                )
+        except LakegcError as error:
+            if not folder:
+                raise
+            problems.append(Problem(where, str(error)))
+
+
+def _owned(root: StorageNamespace, repositories: Sequence[Repository]) -> set[str]:
+    """The URLs of the namespaces in stores like that of a root.
+
+    Raises:
+        ConfigurationError: the root lies in one of them.
+    """
     owned = set()
     for one in repositories:
         if root.is_same_kind(one.storage_namespace):
@@ -182,27 +218,13 @@ def _namespaces_below(
             if namespace.overlaps(root) and len(namespace.prefix) < len(root.prefix):
                 raise ConfigurationError(f"the root lies in the namespace of repository {one.id!r}")
             owned.add(namespace.url())
-    waiting = [("", 0)]
-    while waiting:
-        folder, depth = waiting.pop()
-        place = _below(root, folder)
-        if place.url() in owned:
-            continue
-        try:
-            level = _level(store, folder, depth)
-            if level is None:
-                if owner := server.owner_of(place, repositories):
-                    raise ConfigurationError(
-                        f"it looks like a namespace, and that of repository {owner.id!r} is in "
-                        "it or around it"
-                    )
-                yield place
-                continue
-            waiting += [(prefix, depth + 1) for prefix in reversed(level)]
-        except LakegcError as error:
-            if not folder:
-                raise
-            problems.append(Problem(place.url(), str(error)))
+    return owned
+
+
+def _is_at(server: Server, repository: Repository, place: StorageNamespace) -> bool:
+    """Return True if a place, by whatever name, is the namespace of a repository."""
+    stores = server.root.stores
+    return placed(repository.storage_namespace, stores) == placed(place.url(), stores)
 
 
 def _level(store: ObjectStore, folder: str, depth: int) -> list[str] | None:
@@ -227,6 +249,12 @@ def _level(store: ObjectStore, folder: str, depth: int) -> list[str] | None:
     return level.prefixes
 
 
-def _below(root: StorageNamespace, folder: str) -> StorageNamespace:
-    parts = (root.prefix, folder.rstrip("/"))
-    return replace(root, prefix="/".join(part for part in parts if part))
+def _below(root: StorageNamespace, folder: str) -> StorageNamespace | None:
+    """A folder at or below a root; None in the directory of ``local://`` for what has no URL."""
+    parts = [part for part in (root.prefix, folder.rstrip("/")) if part]
+    if root.scheme != "local" or root.authority:
+        return replace(root, prefix="/".join(parts))
+    try:
+        return StorageNamespace.parse(f"local://{folder}")
+    except ConfigurationError:
+        return None

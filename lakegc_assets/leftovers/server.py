@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
@@ -18,6 +19,9 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 
+#: The URL of the directory of a lakeFS with local storage, which is no namespace itself.
+_LOCAL: Final = "local://"
+_LOCAL_ROOT: Final = StorageNamespace("local", "", "")
 _NOT_WHOLE: Final = (
     "the list of repositories is not whole: these credentials need fs:ListRepositories on *"
 )
@@ -95,6 +99,35 @@ class Server:
     def open(self, url: str) -> ObjectStore:
         """The store at a URL."""
         return open_store(url, self.root.stores)
+
+    def root_at(self, url: str) -> StorageNamespace:
+        """The place of a root.
+
+        ``local://`` is the directory in which a lakeFS with local storage keeps all namespaces. A
+        folder in that directory gets the name that lakeFS has for it, so that repositories there
+        are recognized.
+
+        Raises:
+            ConfigurationError: it is no place in a store.
+        """
+        local_root = self.root.stores.local_root
+        if url == _LOCAL and local_root is not None:
+            return _LOCAL_ROOT
+        root = StorageNamespace.parse(url)
+        if root.scheme == "file" and local_root is not None:
+            folder = Path("/", root.prefix).resolve()
+            kept = Path(local_root).resolve()
+            if folder.is_relative_to(kept):
+                parts = folder.relative_to(kept).parts
+                return StorageNamespace("local", "".join(parts[:1]), "/".join(parts[1:]))
+        return root
+
+    def open_root(self, url: str) -> ObjectStore:
+        """The store at a root."""
+        root = self.root_at(url)
+        if root == _LOCAL_ROOT:
+            return self.open(str(self.root.stores.local_root))
+        return self.open(root.url())
 
     def owner_of(
         self, place: StorageNamespace, repositories: Sequence[Repository]

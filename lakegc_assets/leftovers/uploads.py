@@ -79,15 +79,21 @@ def _new_in(
     server: Server, names: Sequence[str], list_in: Callable[[ObjectStore], Sequence[_Found]]
 ) -> tuple[list[LeftoverUploads[_Found]], list[Problem]]:
     """The places with leftovers that no earlier place has, without duplicates."""
-    places = [(one.id, one.storage_namespace) for one in server.chosen(names)]
+    chosen = server.chosen(names)
+    read_only = {one.id for one in chosen if one.read_only}
+    places = [(one.id, one.storage_namespace, server.open) for one in chosen]
     if not names:
-        places += [(url, url) for url in server.namespace_roots]
+        places += [(url, url, server.open_root) for url in server.namespace_roots]
     found: list[LeftoverUploads[_Found]] = []
     problems: list[Problem] = []
     seen: set[tuple[str, str]] = set()
-    for where, url in places:
+    for where, url, opened in places:
         with noting(problems, where):
-            store = server.open(url)
+            store = opened(url)
+            # lakeFS writes nothing for a repository that is made read-only: on a local disk there
+            # is no folder by whose files the store's clock could be read.
+            if where in read_only and not any(store.list_prefixes("", max_objects=1)):
+                continue
             ids = {
                 (f"{store.url}/{one.key}", getattr(one, "upload_id", "")): one
                 for one in list_in(store)

@@ -14,7 +14,8 @@ from lakegc_assets.leftovers.namespaces import (
     LeftoverNamespace,
     leftover_namespaces,
 )
-from lakegc_assets.leftovers.server import Server
+from lakegc_assets.leftovers.server import Problem, Server
+from lakegc_assets.leftovers.uploads import uncommitted_blobs
 from lakegc_assets.mark.installation import MARKER
 from lakegc_assets_tests.files import age
 from lakegc_assets_tests.lake import SmallLake
@@ -73,3 +74,29 @@ def test_what_cannot_be_looked_at_is_named(lake: SmallLake, server: Server) -> N
     assert [one.url for one in found] == ["local://team/old"]
     damaged = ["local://team/aaa", "local://team/zzz"]
     assert [one.where for one in problems] == ["mem://x", *damaged]
+
+
+def test_the_directory_of_a_lakefs_with_local_storage_is_a_root_by_each_name(
+    lake: SmallLake, server: Server
+) -> None:
+    objects = lake.server.objects_dir
+    # lakeFS makes this folder there, whose name no namespace can have.
+    (objects / "_lakefs_cache").mkdir()
+    expected: list[tuple[str, list[Problem]]] = [("local://team/old", [])]
+    for root in ("local://", str(objects), f"file://{objects}", f"{objects}/team"):
+        found, problems = leftover_namespaces(replace(server, namespace_roots=(root,)))
+        assert [(one.url, problems) for one in found] == expected
+        assert uncommitted_blobs(replace(server, namespace_roots=(root,))) == ([], [])
+    (objects / "_lakefs_cache/dummy").touch()
+    found, problems = leftover_namespaces(replace(server, namespace_roots=("local://",)))
+    assert [one.url for one in found] == ["local://team/old"]
+    assert [one.where for one in problems] == ["local://_lakefs_cache/"]
+
+
+def test_repositories_below_a_folder_around_that_directory_are_recognized(
+    lake: SmallLake, server: Server
+) -> None:
+    around = lake.server.objects_dir.parent
+    found, problems = leftover_namespaces(replace(server, namespace_roots=(str(around),)))
+    assert [one.url for one in found] == [f"file://{lake.server.objects_dir}/team/old"]
+    assert problems == []

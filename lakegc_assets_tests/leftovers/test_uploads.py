@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -27,7 +28,7 @@ from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import MultipartUpload, UncommittedBlob
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease_record import LEASE
-from lakegc_assets_tests.lake import REPOSITORY
+from lakegc_assets_tests.lake import REPOSITORY, SmallLake
 
 _DAY = timedelta(days=1)
 
@@ -49,6 +50,17 @@ def test_an_upload_is_as_old_as_its_last_part(
     (found,), problems = leftover_uploads(server)
     assert (found.where, [one.key for one in found.uploads], found.size) == ("repo", ["a", "b"], 13)
     assert [(one.where, "not allowed" in one.what) for one in problems] == [("local://team", True)]
+
+
+def test_a_repository_that_lakefs_has_written_nothing_for_has_none(
+    lake: SmallLake, server: Server
+) -> None:
+    made = {"name": "shown", "storage_namespace": "local://shown", "read_only": True}
+    lake.client.call("POST", "repositories", json=made)
+    # As lakeFS 1.84 leaves it.
+    shutil.rmtree(lake.server.objects_dir / "shown", ignore_errors=True)
+    found = find_leftovers(server, ["shown"])
+    assert (found.uploads, found.problems) == ([], [])
 
 
 def test_a_blob_that_nobody_committed_is_told_once(
