@@ -55,7 +55,7 @@ class NotFoundError(LakeFSError):
 
 
 class EndpointNotFoundError(NotFoundError):
-    """The server does not have this call (404 without lakeFS's message; before 1.75 a 500)."""
+    """The server does not have this call (404 "invalid API endpoint"; before 1.75 a 500)."""
 
 
 class ConflictError(LakeFSError):
@@ -145,7 +145,7 @@ def of_status(call: str, status: int, message: str | None) -> LakeFSError:
     if status in {404, 500} and said.lower() == "invalid api endpoint":
         return EndpointNotFoundError(f"{text}. The server is older than this call")
     if status == 401 and said.startswith("insufficient permissions"):  # noqa: PLR2004 # HTTP's own number
-        # lakeFS gives the same answer for every missing policy.
+        # lakeFS reports a missing policy by this answer only.
         return ForbiddenError(f"{text}. {_NEEDS_A_POLICY.capitalize()}")
     if status == 410 and "repository in deletion" in said:  # noqa: PLR2004 # HTTP's own number
         return RepositoryInDeletionError(text)
