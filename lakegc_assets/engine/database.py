@@ -111,11 +111,11 @@ class _AnyMoment(datetime):
         return moment
 
 
-def _require_right_answers() -> None:
-    """Raise ConfigurationError where the installed DuckDB is older than ``OLDEST_DUCKDB``."""
-    if Version(duckdb.__version__) < OLDEST_DUCKDB:
+def require_right_answers(version: str) -> None:
+    """Raise ConfigurationError if a version of DuckDB is older than ``OLDEST_DUCKDB``."""
+    if Version(version) < OLDEST_DUCKDB:
         raise ConfigurationError(
-            f"DuckDB {duckdb.__version__} omits rows from some sorted queries, so its results "
+            f"DuckDB {version} omits rows from some sorted queries, so its results "
             f"cannot be trusted. Install duckdb>={OLDEST_DUCKDB}, or run with --engine spark"
         )
 
@@ -126,13 +126,14 @@ class Database:
     Args:
         memory: bytes that it may use before it spills.
         plans: cached plans of relations.
+        version: of the installed DuckDB.
 
     Raises:
         ConfigurationError: the installed DuckDB is older than ``OLDEST_DUCKDB``.
     """
 
-    def __init__(self, memory: int, plans: PlanCache) -> None:
-        _require_right_answers()
+    def __init__(self, memory: int, plans: PlanCache, version: str = duckdb.__version__) -> None:
+        require_right_answers(version)
         self.spill = SpillFolder()
         self.connection = duckdb.connect(
             config={
