@@ -78,7 +78,7 @@ def pending(as_json: bool) -> None:
 
 
 def _waiting() -> list[dict[str, Any]]:
-    """The conditions for which the last mark of each repository waits, as JSON values."""
+    """The open approval conditions of each repository's last mark, as JSON values."""
     from lakegc_assets.cli.site import Site
     from lakegc_assets.definitions import component
     from lakegc_assets.estate.repository_state import APPROVED, PERSON, UNREADABLE, standings

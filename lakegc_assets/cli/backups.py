@@ -65,7 +65,7 @@ def backup(repository: str, run_id: str, as_json: bool, **options: Any) -> None:
 
 
 def place_of_backups(url: str | None) -> tuple[Site, str]:
-    """The site, and the place of its backups."""
+    """The site, and the root URL of its backups."""
     from lakegc_assets.cli.site import Site
 
     site = Site.defined({"backup_url": url} if url else {})
@@ -164,7 +164,7 @@ def _only_copies(site: Site, found: Backup) -> dict[str, int] | None:
 
 
 def _line(one: dict[str, Any]) -> str:
-    """A backup in words."""
+    """A backup as one line of text."""
     name = f"{one['repository']}/{one['run']}"
     if one["error"] is not None:
         return f"{name}\t{one['state']}"
@@ -254,7 +254,7 @@ def _pruned(
 
 @contextmanager
 def not_held(ctx: RunContext) -> Iterator[None]:
-    """Refuse while an alarm has not been looked at: what it names is to be restored first.
+    """Refuse while an alarm is open: the objects that it names must be restored first.
 
     Not all that lakeFS serves is listed anywhere, so only the alarm may know that it is needed.
     """
@@ -266,7 +266,7 @@ def not_held(ctx: RunContext) -> Iterator[None]:
 
 
 def _prune_rest(ctx: RunContext, namespace: str) -> None:
-    """Remove the trash and the pins of a repository whose time is over, and say what stays."""
+    """Remove the expired trash and pins of a repository, and print what stays."""
     from lakegc_assets.recovery.old_trash import prune_trash
     from lakegc_assets.run.lock import repository_lock
     from lakegc_assets.run.pins import prune_pins

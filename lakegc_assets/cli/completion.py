@@ -33,7 +33,7 @@ _KEYS: Final = {
 
 
 class _Completed(click.ParamType[str]):
-    """Text that a shell completes by lists of names; one that cannot be had is left out."""
+    """Text that a shell completes from lists of names; a list that cannot be read is left out."""
 
     name = "text"
 
@@ -46,7 +46,7 @@ class _Completed(click.ParamType[str]):
         param: click.Parameter,  # noqa: ARG002 - as click calls it
         incomplete: str,
     ) -> list[CompletionItem]:
-        """The names that begin so."""
+        """The names that begin with the incomplete text."""
         names: set[str] = set()
         for one in self._lists:
             with suppress(Exception):
@@ -55,14 +55,14 @@ class _Completed(click.ParamType[str]):
 
 
 def _runs(ctx: click.Context, _: str) -> list[str]:
-    """The runs of the repository that is named before."""
+    """The runs of the repository that precedes this argument."""
     # An option without its value ends the parser of click before it has named the arguments.
     repository = ctx.params.get("repository") or next(iter(ctx.args), "")
     return _root(defined(ctx)).runs(repository) if repository else []
 
 
 def completed(command: click.Command) -> click.Command:
-    """A command whose repositories and runs a shell completes."""
+    """Return the command with shell completion for its repositories and runs."""
     for param in command.params:
         if param.name in {"repository", "repositories"}:
             param.type = _Completed(lambda ctx, _: _root(defined(ctx)).repositories(), _on_server)

@@ -195,7 +195,7 @@ def _lines(found: Forecast) -> Iterator[str]:
 
 
 def _rules(today: Rules | None, other: Rules) -> Iterator[str]:
-    """Both rules beside each other, those that differ marked."""
+    """Current and proposed rules next to each other, with the differences marked."""
     before: Mapping[str, int] = {} if today is None else today.branches
     was_default = None if today is None else today.default_retention_days
     rows: list[tuple[str, int | None, int | None]] = [
@@ -210,7 +210,7 @@ def _rules(today: Rules | None, other: Rules) -> Iterator[str]:
 
 
 def _retain(today: Retain, other: Retain) -> Iterator[str]:
-    """The rules that lakeFS does not have, and what changes."""
+    """The rules that lakeFS does not have, and their changes."""
     before, after = today.to_json(), other.to_json()
     for kind in sorted({*before, *after}):
         was, then = (json.dumps(rules.get(kind, "none")) for rules in (before, after))

@@ -32,14 +32,14 @@ _MANY: Final = 60
 
 @dataclass(frozen=True)
 class Link:
-    """A link to a page; text alone where it would lead anywhere but to a web server."""
+    """A link to a page; plain text if the URL is not one of a web server."""
 
     what: str
     url: str
 
     @property
     def leads_out(self) -> bool:
-        """Return whether the URL is one of a web server."""
+        """True if the URL is one of a web server."""
         return self.url.startswith(("http://", "https://"))
 
 
@@ -61,7 +61,7 @@ class State:
 
 @dataclass(frozen=True)
 class Tile:
-    """A figure: what it is of, and what else is to be said of it."""
+    """A figure with its label and a note."""
 
     what: str
     figure: str
@@ -82,7 +82,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Chart:
-    """Bars, with what the lines of the grid stand for, and names along the axis.
+    """Bars, with the labels of the grid lines and of the axis.
 
     Attributes:
         title: what is shown.
@@ -110,12 +110,12 @@ class Section:
 
     @property
     def drawn(self) -> list[Chart]:
-        """The charts that there are."""
+        """The charts that are not None."""
         return [one for one in self.charts if one is not None]
 
     @property
     def shows(self) -> bool:
-        """Return whether it has any content."""
+        """True if the section has any content."""
         return bool((self.table and self.table.rows) or self.drawn or self.notes)
 
 

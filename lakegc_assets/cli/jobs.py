@@ -79,7 +79,7 @@ def dagster_home() -> Path:
 
 @contextmanager
 def open_instance() -> Iterator[dg.DagsterInstance]:
-    """The instance that the UI shows, but what this process prints goes to the terminal alone."""
+    """The instance that the UI shows; the output of this process goes to the terminal only."""
     home = dagster_home()
     logs = {"module": "dagster.core.storage.noop_compute_log_manager"}
     logs["class"] = "NoOpComputeLogManager"
@@ -164,7 +164,7 @@ def run_job(
 
 @contextmanager
 def _waiting(instance: dg.DagsterInstance, names: Names, key: str) -> Iterator[None]:
-    """List a mark among those that ``gc_approve`` can be about.
+    """Add a mark to the partitions of ``gc_approve``.
 
     One that waits all the same is listed again by gc_waiting, and no other one.
     """
@@ -268,7 +268,7 @@ def _execute(
 
 @contextmanager
 def progress_printed() -> Iterator[None]:
-    """Say how far a long step is."""
+    """Print the progress of a long step."""
     printing, level = logging.StreamHandler(), PROGRESS.level
     printing.setFormatter(_Escaped("    %(message)s"))
     PROGRESS.addHandler(printing)
@@ -281,7 +281,7 @@ def progress_printed() -> Iterator[None]:
 
 
 class _Escaped(logging.Formatter):
-    """Lines in which nothing controls the terminal."""
+    """Lines without control sequences for the terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         return escaped(super().format(record))

@@ -25,7 +25,7 @@ from lakegc_assets.run.hashing import address_hashes, key_digest, pair_hashes
 
 
 def main() -> None:
-    """Read a small range by both readers, and hash what is in it."""
+    """Read a small range with both readers, and hash its addresses."""
     namespace = StorageNamespace.parse("s3://bucket/repository")
     entries = [(f"path/{n}", Entry(f"data/slice/{n}", size=n, e_tag="0" * 32)) for n in range(3)]
     info, data = write_range(entries)

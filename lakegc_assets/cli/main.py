@@ -58,7 +58,7 @@ class Commands(click.Group):
         return sorted({*super().list_commands(ctx), *_ELSEWHERE}, key=_ORDER.index)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name."""
+        """The command with this name."""
         if cmd_name in _ELSEWHERE and cmd_name not in self.commands:
             module = import_module(f"lakegc_assets.{_ELSEWHERE[cmd_name]}")
             self.add_command(getattr(module, cmd_name), cmd_name)
@@ -79,7 +79,7 @@ class Commands(click.Group):
 
 
 def _prepared(command: click.Command) -> click.Command:
-    """A command and those below it, with completions and with exit statuses for their errors."""
+    """Add completion, and exit statuses for errors, to a command and its subcommands."""
     if command.callback is not None:
         command.callback = exit_status()(command.callback)
     for one in command.commands.values() if isinstance(command, click.Group) else ():
@@ -112,7 +112,7 @@ def main(ctx: click.Context, defs: str | None) -> None:
 
 
 def start(job: str, repository: str, run: str, settings: dict[str, Any], as_json: bool) -> None:
-    """Run a job and show what became of it."""
+    """Run a job and print its outcome."""
     from lakegc_assets.cli.jobs import run_job
     from lakegc_assets.cli.site import outcome
 

@@ -65,10 +65,10 @@ def metrics(port: int | None, address: str, every: timedelta, textfile: Path | N
 
 
 class LastLook(Collector):
-    """The metrics of the last look at the artifacts: a scrape waits for no store."""
+    """The metrics of the last read of the artifacts: a scrape waits for no store."""
 
     def __init__(self) -> None:
-        """Look for the first time, by the definitions that Dagster loads."""
+        """Read the artifacts for the first time, with the definitions that Dagster loads."""
         from lakegc_assets.cli.site import Site
         from lakegc_assets.definitions import component
         from lakegc_assets.estate.repository_state import OldRuns
@@ -83,11 +83,11 @@ class LastLook(Collector):
         self.renew()
 
     def collect(self) -> Iterator[Metric]:
-        """As the last look has them."""
+        """The metrics of the last read."""
         return self._found.collect()
 
     def renew(self) -> None:
-        """Look again; a problem that is new is reported."""
+        """Read the artifacts again, and report new problems."""
         from lakegc_assets.cli.site import names_on
         from lakegc_assets.defs.metrics import metrics_of
 
@@ -103,7 +103,7 @@ class LastLook(Collector):
 
 
 def _serve(address: str, port: int, every: timedelta) -> None:
-    """Serve the metrics until somebody ends it."""
+    """Serve the metrics until the process is ended."""
     from lakegc_assets.estate.exposition import registry_of
 
     over, last = Event(), LastLook()

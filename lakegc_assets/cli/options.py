@@ -37,7 +37,7 @@ def dagster_home() -> Path:
 
 
 def chosen(defs: str | None) -> Source:
-    """The component that is named, or that the file below DAGSTER_HOME names."""
+    """The component that an option names, or else the file below DAGSTER_HOME."""
     pointer = dagster_home() / POINTER
     if not defs and pointer.is_file():
         defs = pointer.read_text(encoding="utf-8").partition("\n")[0].strip()
@@ -152,7 +152,7 @@ run_options = _together(*_OF_A_MARK, sweep_options)
 
 
 def person(by: str | None) -> str:
-    """The name of who decides something: as given, else that of this user.
+    """The name of the person who decides: the given name, else that of this user.
 
     Raises:
         RefusedError: what is given is empty, as of a variable that is not set; or the user of this
@@ -172,7 +172,7 @@ def person(by: str | None) -> str:
 
 
 def require_answer(as_json: bool, yes: bool, otherwise: str = "--yes") -> None:
-    """Refuse to begin what nobody could confirm: JSON is printed, and nobody has said yes."""
+    """Refuse a command that nobody can confirm: with JSON output there is no prompt."""
     if as_json and not yes:
         raise RefusedError(f"nobody can be asked where JSON is printed: give {otherwise}")
 
@@ -219,5 +219,5 @@ def parsed(file: Path, parse: Callable[[str, str], _R]) -> _R:
 
 
 def new_run_id() -> str:
-    """An id that sorts by time."""
+    """A new run id; ids sort by time."""
     return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"

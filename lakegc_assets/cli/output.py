@@ -27,12 +27,12 @@ _WITHOUT_RULE = {
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print text for people, in which nothing controls the terminal but line breaks and tabs."""
+    """Print text for people, without control characters other than line breaks and tabs."""
     click.echo("\t".join(map(escaped, text.split("\t"))), err=err)
 
 
 def echo_json(found: object) -> None:
-    """Print JSON values; times and what else JSON lacks as text."""
+    """Print JSON values; times and other types that JSON lacks become text."""
     click.echo(json.dumps(found, indent=1, default=str))
 
 
@@ -56,7 +56,7 @@ def echo(
 def echo_rows(
     rows: list[_T], as_json: bool, line_of: Callable[[_T], str], otherwise: str = ""
 ) -> None:
-    """Print rows, as ``echo`` does: for people a line for each."""
+    """Print rows as ``echo`` does: for people, one line for each row."""
     echo(rows, as_json, lambda found: map(line_of, found), otherwise)
 
 
@@ -69,13 +69,13 @@ def figures(
     width: int = 44,
     end: str = "",
 ) -> str:
-    """Objects and bytes in columns behind a name, which takes ``width`` with its indent."""
+    """Objects and bytes in columns after a name, which fills ``width`` with its indent."""
     shown = "" if size is None else f"{human_bytes(size):>12}"
     return f"{' ' * indent + name:<{width}} {aligned(objects)} {shown}".rstrip() + end
 
 
 def printable(name: str) -> str:
-    """A name as it is where it can be printed in one line; else as Python would write it."""
+    """A name as it is if it can be printed in one line; else its Python literal."""
     return name if name.isprintable() else repr(name)
 
 
@@ -113,7 +113,7 @@ def summary(found: dict[str, Any]) -> Iterator[str]:
 
 
 def near(path: str | Path) -> str:
-    """A local path relative to the working directory where it is below it; else as it is."""
+    """A local path relative to the working directory if it is below that; else unchanged."""
     try:
         return str(Path(path).relative_to(Path.cwd()))
     except ValueError:

@@ -60,7 +60,7 @@ _EACH: Final = 12
 def write_run(
     path: Path, repository: str, run: str, *, price: float | None = None, forecasting: bool = True
 ) -> dict[str, Any]:
-    """Write the page of one run, and give what it says as JSON values."""
+    """Write the page of one run, and return its content as JSON values."""
     found = outcome(repository, run)
     site = Site.defined()
     marks = marks_over_time(site.root, repository)
@@ -73,7 +73,7 @@ def write_run(
 
 
 def write_estate(path: Path, *, price: float | None = None) -> list[dict[str, Any]]:
-    """Write the page of all repositories, and give its rows as JSON values."""
+    """Write the page of all repositories, and return its rows as JSON values."""
     site, policies = Site.defined(), component().policies()
     found = look(site)
     prices = {
@@ -86,7 +86,7 @@ def write_estate(path: Path, *, price: float | None = None) -> list[dict[str, An
 
 
 def last_leftovers() -> Mapping[str, int]:
-    """The figures of the last ``estate_leftovers`` that Dagster has; none where there is none."""
+    """The figures of the last ``estate_leftovers`` in Dagster; empty if there is none."""
     try:
         with open_instance() as instance:
             event = instance.get_latest_materialization_event(
@@ -353,7 +353,7 @@ def _weeks(found: Overview) -> list[Chart | None]:
 def _repositories(
     rows: Sequence[Row], lakefs: LakeFSConfig, prices: Mapping[str, float | None]
 ) -> Table:
-    """A row for each repository; without columns that are empty in all of them."""
+    """One row for each repository, without columns that are empty in all rows."""
     texts = [dict(zip(COLUMNS, row.cells(), strict=True)) for row in rows]
     cells: list[dict[str, Any]] = []
     for row, one in zip(rows, texts, strict=True):
@@ -375,7 +375,7 @@ def _repositories(
 
 
 def _date(moment: str) -> object:
-    """A date above its time; other words as they are."""
+    """A date above its time; other text unchanged."""
     if not moment[:1].isdecimal():
         return moment
     date, _, time = moment.partition(" ")

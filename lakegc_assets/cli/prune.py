@@ -73,7 +73,7 @@ def prune(
 def _pruned(
     repositories: Sequence[str], keep: timedelta | None, *, dry_run: bool
 ) -> tuple[list[Pruned], list[str]]:
-    """Prune repositories, none for all but read-only ones, whatever becomes of one of them.
+    """Prune repositories (none named: all but read-only ones); a failure does not stop the others.
 
     ``keep`` is the age from which on runs may go; None for that of each repository's policy.
     Returns the outcome of each; and sentences about others.

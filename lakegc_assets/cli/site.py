@@ -47,7 +47,7 @@ class Site:
 
     @classmethod
     def defined(cls, given: Mapping[str, Any] = _NONE) -> Site:
-        """From the definitions that Dagster loads, with the settings that options have given."""
+        """The site of the definitions that Dagster loads, with the settings from options."""
         prepare_environment()
         lakefs, stores, collector = component().connections()
         collector = collector.model_copy(update=given)

@@ -20,7 +20,7 @@ from sqlalchemy.engine import Dialect
 
 
 class _Connection(sqlite3.Connection):
-    """A connection whose ``close`` gives it back, so that SQLAlchemy can be given it again."""
+    """A connection that ``close`` returns to the pool, so that SQLAlchemy can reuse it."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - those of its base
         super().__init__(*arguments, **options)
@@ -33,7 +33,7 @@ class _Connection(sqlite3.Connection):
         return made
 
     def close(self) -> None:
-        """Roll back, close all cursors, and give the connection back."""
+        """Roll back, close all cursors, and return the connection to the pool."""
         if self.ready is None:
             super().close()
             return
@@ -45,7 +45,7 @@ class _Connection(sqlite3.Connection):
 
 @contextmanager
 def kept_connections(folder: Path) -> Iterator[None]:
-    """Keep the connections of this process to SQLite databases below a folder, to the end."""
+    """Keep this process's connections to SQLite databases below a folder open until it ends."""
     ready: dict[str, list[_Connection]] = defaultdict(list)
 
     def connect(

@@ -106,7 +106,7 @@ def write_csv(rows: Sequence[dict[str, Any]], by: str) -> None:
 
 
 def _cell(value: object) -> object:
-    """A value for a spreadsheet, which would compute a text that begins like a formula."""
+    """A value for a spreadsheet; text that begins like a formula is escaped."""
     if not isinstance(value, str):
         return value
     shown = escaped(value)

@@ -255,7 +255,7 @@ def swept_set(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
 
 @contextmanager
 def _recorded_try(execution: Execution, given: RunContext, ctx: RunContext) -> Iterator[None]:
-    """As ``recorded_try``, under the lease: by then an approval may have been withdrawn, or ended.
+    """As ``recorded_try``, under the lease: meanwhile an approval may be withdrawn or expired.
 
     ``given`` is the run without what was approved. Raises RefusedError: the approval does not hold.
     """

@@ -55,7 +55,7 @@ def _location(state: Any) -> str:  # noqa: ANN401 - Dagster has no public name f
 def locations_of(
     instance: dg.DagsterInstance, sensor: str, here: str, now: datetime
 ) -> Sequence[str]:
-    """Other code locations in which a sensor of some name ticks."""
+    """Other code locations in which a sensor with this name ticks."""
     found = set()
     for state in _on(instance, "SENSOR", None):
         if state.instigator_name != sensor or _location(state) == here:
@@ -107,7 +107,7 @@ _TICKS: Final = 3
 def failing_sensors(
     instance: dg.DagsterInstance, location: str | None, now: datetime, names: Container[str]
 ) -> dict[str, FailedTick]:
-    """The sensors whose ticks have failed for an hour, one after the other: the last of each.
+    """The last failed tick of each sensor that failed at every tick for an hour.
 
     None as ``location`` stands for sensors of all code locations; ``names`` are those of sensors.
     """
@@ -134,7 +134,7 @@ def failing_sensors(
 def add_failing(
     outbox: Outbox, failing: Mapping[str, FailedTick], reported: Collection[str], owners: list[str]
 ) -> list[str]:
-    """Let a notice wait of each sensor that fails and was not reported; the names of all."""
+    """Queue a notice for each failing sensor not yet reported; return the names of all."""
     for name in sorted(failing.keys() - set(reported)):
         outbox.add(
             f"sensor {name}",

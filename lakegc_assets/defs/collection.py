@@ -1,4 +1,4 @@
-"""Shared parts of the definitions of one component, and the runs that they ask for."""
+"""Shared parts of the definitions of one component, and the runs that they request."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Collection:
     def started(
         self, requests: list[dg.RunRequest], otherwise: str, cursor: str | None = None
     ) -> dg.SensorResult:
-        """The result of a tick that asks for runs, with the partition keys that they need.
+        """The result of a tick that requests runs, with the partition keys that they need.
 
         ``otherwise`` says why it asks for none.
         """
@@ -119,7 +119,7 @@ class Collection:
 
 
 def collected(lakefs: LakeFSConfig, policies: Policies) -> list[Repository]:
-    """The repositories of the server that are collected by themselves.
+    """The repositories of the server that schedules and sensors collect.
 
     Raises:
         ConfigurationError: the component names one, not by a pattern, that the server does not
@@ -164,7 +164,7 @@ def keys_of(requests: list[dg.RunRequest]) -> tuple[list[str], list[str]]:
 
 
 def remembered(context: dg.SensorEvaluationContext) -> dict[str, Any]:
-    """The JSON values in the cursor of a sensor; none where it is damaged, or not its own.
+    """The JSON values in the cursor of a sensor; empty if it is damaged or not its own.
 
     Somebody may have changed it in the interface. A sensor then begins as if it were new.
     """

@@ -136,14 +136,14 @@ class GarbageCollection(dg.Component, Policy):
     def load(
         cls, attributes: pydantic.BaseModel | None, context: dg.ComponentLoadContext
     ) -> GarbageCollection:
-        """The component of a file, which knows where that is."""
+        """The component of a file, with the path of that file."""
         made = super().load(attributes, context)
         made.place = context.path
         return made
 
     @property
     def place(self) -> Path | None:
-        """Its file, or the folder of it; None where it has none."""
+        """The component's file, or its folder; None if it has neither."""
         return self._place
 
     @place.setter
@@ -191,7 +191,7 @@ class GarbageCollection(dg.Component, Policy):
         return made
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """All that Dagster sees.
+        """The definitions that Dagster sees.
 
         Raises:
             ConfigurationError: another component of the project has the same name.
@@ -214,7 +214,7 @@ class GarbageCollection(dg.Component, Policy):
             )
 
     def definitions(self) -> dg.Definitions:
-        """All that Dagster sees, wherever it is loaded."""
+        """The definitions that Dagster sees, in every process that loads them."""
         policies = self.policies()
         # Dagster warns of what is new in it where that is defined, as it does not in a defs folder.
         with warnings.catch_warnings():
@@ -367,7 +367,7 @@ class GarbageCollection(dg.Component, Policy):
         return Names(self.name or "", keys, self._source())
 
     def _source(self) -> Source:
-        """By what a command of ``lakegc`` does as this component would."""
+        """The option with which a command of ``lakegc`` acts for this component."""
         name = self.name or ""
         if self.place is None:
             return Source(name=name)
@@ -375,7 +375,7 @@ class GarbageCollection(dg.Component, Policy):
         return Source(at, self.usual_settings, name=name)
 
     def usual_settings(self, repository: str) -> dict[str, Any]:
-        """The settings of a run on a repository that configures none itself."""
+        """The settings of a run that configures none itself, on a repository."""
         found = self._collector(self.policies()).of_repository(repository, {})
         return given_settings(found.settings(), StoreConfig(elsewhere=found.elsewhere()))
 
@@ -475,7 +475,7 @@ def _looked_up(variable: str) -> str:
 
 
 def _endpoint(section: ServerSection) -> str | None:
-    """The server, as Dagster's machine finds it; None where only another machine does."""
+    """The server's URL on Dagster's machine; None if only another machine reaches it."""
     if section.endpoint:
         return section.endpoint
     with suppress(ConfigurationError):

@@ -1,4 +1,4 @@
-"""The resources by which a run reaches lakeFS and the object stores, and where their keys go."""
+"""The resources by which a run reaches lakeFS and the object stores, and their keys."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _OF_ONE_RUN: Final = "DAGSTER_RUN_JOB_NAME"
 
 
 def require_lasting(name: str, place: str | None) -> None:
-    """Refuse to keep what must last in a container that ends with this run.
+    """Refuse to keep lasting data in a container that ends with this run.
 
     ``place`` is a URL or an absolute path; ``name`` is that of its setting.
 
@@ -105,7 +105,7 @@ def require_lasting(name: str, place: str | None) -> None:
 
 
 def is_mounted(folder: Path) -> bool:
-    """True if a folder is in another file system than the root of this container, or may be."""
+    """True if a folder is, or may be, in another file system than this container's root."""
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The table of all repositories: how each stands, when it is collected next, and whose it is."""
+"""The table of all repositories: state, next collection, and owners of each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROWS: Final = pa.schema([(name, pa.string()) for name in COLUMNS])
 
 @dataclass(frozen=True)
 class Row:
-    """One repository: how it stands, when it is collected next or why not, owners and tags."""
+    """One repository: its state, next collection or the reason for none, owners and tags."""
 
     standing: Standing
     next_run: datetime | str
@@ -88,7 +88,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Overview:
-    """All repositories, when they were looked at, and what could not be."""
+    """All repositories, the time at which they were read, and the problems."""
 
     rows: Sequence[Row]
     at: datetime
@@ -134,7 +134,7 @@ def overview(
     names_of: Names,
     now: datetime,
 ) -> Overview:
-    """Look at all repositories, ``names`` in any case; one that cannot be read has a row, too."""
+    """Read all repositories, always those of ``names``; an unreadable one has a row, too."""
     stands, notes = estate(root, names, lambda name: policies.of(name).sweep, now)
     rows = []
     for one in stands:
@@ -186,5 +186,5 @@ def _table(rows: Sequence[Row], links: Mapping[str, Mapping[str, str]]) -> Any: 
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown takes as it is."""
+    """Text that Markdown shows unchanged."""
     return "".join(c if c.isalnum() or c in " ._-" else f"&#{ord(c)};" for c in text)

@@ -1,4 +1,4 @@
-"""One execution of an asset, a check, an op or a tick: its resources, and the run that it is of."""
+"""One execution of an asset, a check, an op or a tick: its resources and its run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Resources:
     pyspark: LazyPySparkResource
 
     def __init__(self, given: object, names: Names) -> None:
-        """Take them by the names that they have in Dagster."""
+        """Read the resources by their names in Dagster."""
         for plain in RESOURCES:
             if hasattr(given, names.of(plain)):
                 setattr(self, plain, getattr(given, names.of(plain)))
@@ -179,7 +179,7 @@ class Execution:
         return materialization(ctx.root, manifest, of_manifest(manifest, facts))
 
     def repository_context(self, repository: str) -> RunContext:
-        """A repository with its settings, for what is about none of its runs."""
+        """A repository with its settings, for work that belongs to none of its runs."""
         context, collector = self.context, self.resources.collector
         return RunContext(
             repository=repository,
@@ -195,7 +195,7 @@ class Execution:
 
 
 def session_of(pyspark: LazyPySparkResource) -> SparkSession:
-    """The session, which starts when it is asked for first, or raises a ``ConfigurationError``."""
+    """The session, which starts at first use, or raises a ``ConfigurationError``."""
     with starting():
         session: SparkSession = pyspark.spark_session
         return session

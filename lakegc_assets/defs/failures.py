@@ -18,7 +18,7 @@ TRIED_AGAIN: Final = "tried again"
 
 
 class Stopped(dg.Failure):
-    """An error of ours as Dagster shows it: what was found, and what to do."""
+    """A ``LakegcError`` as Dagster shows it: the finding, and the action to take."""
 
     def __init__(self, error: LakegcError) -> None:
         """Describe an error."""
@@ -54,7 +54,7 @@ def first_cause(error: Any) -> str:  # noqa: ANN401 - Dagster's own kind of it h
 
 
 def failed_for_a_while(instance: dg.DagsterInstance, run_id: str) -> bool | None:
-    """True if all failed steps failed for a reason that may pass; None where none has failed."""
+    """True if every failed step has a transient cause; None if no step failed."""
     failures = step_failures(instance, run_id)
     if not failures:
         return None
@@ -64,7 +64,7 @@ def failed_for_a_while(instance: dg.DagsterInstance, run_id: str) -> bool | None
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """Let the page of the run say what an error of ours says, without the frames of Python.
+    """Show the message of a ``LakegcError`` on the page of the run, without a traceback.
 
     Raises:
         Stopped: for each ``LakegcError``, and where memory runs out.
@@ -79,7 +79,7 @@ def shown() -> Iterator[None]:
 
 @contextmanager
 def interrupts_shown(ctx: RunContext) -> Iterator[None]:
-    """Let a sweep that is interrupted end with a sentence that says how far it came.
+    """End an interrupted sweep with a sentence about its progress.
 
     Raises:
         KeyboardInterrupt: with the sentence; or Dagster's own kind of it.

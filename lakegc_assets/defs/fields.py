@@ -1,4 +1,4 @@
-"""Kinds of values in the component's file, and what is wrong with them.
+"""Types of values in the component's file, and their errors.
 
 Dagster reads a file in two steps: each value as it is written, which may be text with ``{{ }}`` in
 it, and again as it is filled in. So a field with bounds of pydantic's own raises a ``TypeError``
@@ -36,12 +36,12 @@ _RESERVED: Final = (
 
 
 def _is_open(value: object) -> bool:
-    """True if a value is still to be filled in."""
+    """True if a value has a template that is not rendered yet."""
     return isinstance(value, str) and "{{" in value
 
 
 def filled_in(check: Callable[[Any], object]) -> AfterValidator:
-    """Check what is filled in, at whatever depth."""
+    """Check rendered values, at any depth."""
 
     def look(value: _V) -> _V:
         if "{{" in str(value):
@@ -78,12 +78,12 @@ def _require(holds: Callable[[str], object], words: str) -> Callable[[str], str]
 
 
 def one_of(values: Sequence[str]) -> AfterValidator:
-    """Text that is one of a few; a Literal would let any text pass for one that is rendered."""
+    """Text from a fixed set; a Literal would accept any text for a value that is rendered."""
     return filled_in(_require(values.__contains__, f"is none of {', '.join(values)}"))
 
 
 def some(values: list[str]) -> list[str]:
-    """A list that is not empty."""
+    """A type of lists that are not empty."""
     if not values:
         raise ValueError("there is none")
     return values
@@ -187,7 +187,7 @@ Url = Annotated[
 
 
 def with_plain_errors(schema: dict[str, Any]) -> dict[str, Any]:
-    """A JSON schema whose errors name the value that is wrong, wherever it is.
+    """A JSON schema whose errors name the wrong value, at any depth.
 
     Dagster lets a text with ``{{ }}`` stand for each list and section, as one of two alternatives;
     errors within the other one are then reported as "not valid under any of the given schemas".

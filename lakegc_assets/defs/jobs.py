@@ -1,4 +1,4 @@
-"""The jobs, each in one process: a collection and its parts, and the decisions of people.
+"""The jobs, each in one process: a collection and its parts, and decisions of people.
 
 Each names its executor: one for the whole code location would be that of all that others define
 there, and clash with theirs.
@@ -109,7 +109,7 @@ def run_in_process(
     config: Mapping[str, Any],
     **options: Any,  # noqa: ANN401 - as Dagster takes them
 ) -> None:
-    """Run a job in this process; what it logs, with Dagster's own events, goes to a handler alone.
+    """Run a job in this process; its log, with Dagster's events, goes to one handler only.
 
     ``job`` is its plain name, ``config`` that of the run, and ``options`` are those of
     ``execute_in_process``.
@@ -299,7 +299,7 @@ def accepting(names: Names) -> dg.JobDefinition:
 
 
 def _accept(execution: Execution, asked: Accepting) -> Mapping[str, Any]:
-    """Say what is lost, and accept that where it was asked for."""
+    """Report the loss, and accept it if the configuration requests that."""
     context, hold_id = execution.context, asked.accept.strip()
     with shown():
         by = person(asked.by, context.run.tags, "accepts the loss") if hold_id else ""

@@ -23,7 +23,7 @@ _KIND: Final = "lakegc_assets.GarbageCollection"
 
 @lru_cache(maxsize=4)
 def load(place: str) -> GarbageCollection:
-    """The component of a file, or of the one in a folder, in whatever depth.
+    """The component of a file, or of the one file in a folder, at any depth.
 
     Where there are several, ``#`` and the name of the component follow its path.
 
@@ -84,7 +84,7 @@ def _of_project(where: Path) -> list[GarbageCollection]:
 
 
 def _of_file(where: Path) -> list[GarbageCollection]:
-    """The components of a file by itself, without what a project around it gives to its files."""
+    """The components of a file alone, without the settings of a surrounding project."""
     files = [where] if where.is_file() else [f for f in map(where.joinpath, _FILES) if f.exists()]
     return [
         GarbageCollection.resolve_from_dict(document.get("attributes") or {})

@@ -54,7 +54,7 @@ _ROWS: Final = 100
 def materialization(
     root: ArtifactRoot, manifest: Manifest, metadata: Mapping[str, Any]
 ) -> dg.MaterializeResult[None]:
-    """The materialization of an asset that a manifest is of.
+    """The materialization of the asset that wrote a manifest.
 
     Its data version is the digest that the next manifest carries: where it changes, whatever was
     made behind it is out of date for Dagster, too. ``metadata`` lacks number and place of its rows.
@@ -73,7 +73,7 @@ def materialization(
 def shown_tables(
     metadata: Mapping[str, Any], rows: int | None = None
 ) -> dg.MaterializeResult[None]:
-    """The materialization of an asset that is nothing but its metadata.
+    """The materialization of an asset that consists only of its metadata.
 
     Their digest is its data version; ``rows`` are of its one table, None where it has several.
     """
@@ -113,7 +113,7 @@ def of_manifest(manifest: Manifest, facts: Sequence[str] = ()) -> dict[str, Any]
 
 
 def _facts(facts: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Facts by names for people; bytes are there a second time, in units."""
+    """Facts by names for people; bytes appear a second time, in units."""
     for name in names:
         yield name.replace("_", " "), value_of(facts[name])
         if name.endswith("bytes"):
@@ -164,7 +164,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:  # noqa
 
 
 def plain_lines(texts: Iterable[str]) -> Any:  # noqa: ANN401 - metadata
-    """Lines that Markdown shows as they are, whatever is in them."""
+    """Lines that Markdown shows unchanged, whatever characters they contain."""
     lines = (line for text in texts for line in text.splitlines())
     return dg.MetadataValue.md("\n".join(f"    {line}" for line in lines))
 
@@ -263,7 +263,7 @@ def of_restore(manifest: Manifest) -> dict[str, Any]:
 
 
 def asked_for(choice: dict[str, Any]) -> str:
-    """The objects that a restore was asked for, in words."""
+    """The objects that a restore requests, in words."""
     if choice["everything"]:
         return "all that the mark names"
     if choice["ref"] is None:
@@ -302,7 +302,7 @@ def _shown(tables: Mapping[str, Table]) -> dict[str, Any]:
 
 
 def _compared(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata of shadow mode: a mark of lakeFS's collector beside this one."""
+    """Metadata of shadow mode: a mark of lakeFS's collector compared with this one."""
     if not found:
         return {}
     name = "beside lakeFS's collector"

@@ -57,7 +57,7 @@ def metrics_of(
     now: datetime,
     known: OldRuns,
 ) -> EstateMetrics:
-    """The metrics of all repositories, these in any case.
+    """The metrics of all repositories, always including the given ones.
 
     ``known``: old runs that earlier calls have read.
     """

@@ -47,7 +47,7 @@ OTHER_JOBS: Final = ("gc_prune", "gc_estate", "gc_leftovers", "gc_accept_hold")
 
 
 def partition_of(run: dg.DagsterRun) -> tuple[str | None, str | None]:
-    """Repository and id of the run that a run of Dagster is on; None for one that is on none."""
+    """The repository and run id in the partition of a Dagster run; None without a partition."""
     if REPOSITORY_TAG in run.tags:
         return run.tags[REPOSITORY_TAG], run.tags.get(RUN_TAG)
     # Runs of gc_approve are on a mark that waits, by the key that it has elsewhere.
@@ -56,7 +56,7 @@ def partition_of(run: dg.DagsterRun) -> tuple[str | None, str | None]:
 
 
 def location_of(origin: Any) -> str | None:  # noqa: ANN401 - Dagster has no public name for it
-    """The name of the code location that a tick or a run is of; None where nobody knows."""
+    """The name of the code location of a tick or a run; None if it is unknown."""
     found: str | None = None if origin is None else origin.location_name
     return found
 
@@ -89,11 +89,11 @@ class Names:
         return dg.AssetSelection.assets(*map(self.key, assets))
 
     def all_of(self, *plain: str) -> set[str]:
-        """The names of several, as ``of`` gives them."""
+        """The names of several definitions, as ``of`` returns them."""
         return {self.of(one) for one in plain}
 
     def plain_job(self, run: dg.DagsterRun) -> str | None:
-        """The plain name of the job of a run; None for a job of somebody else."""
+        """The plain name of the job of a run; None for a job outside this component."""
         plain = {self.of(job): job for job in (*RUN_JOBS, *OTHER_JOBS)}
         return plain.get(run.job_name)
 
@@ -126,12 +126,12 @@ class Names:
 
     @property
     def repositories(self) -> dg.DynamicPartitionsDefinition:
-        """The partitions of repositories, added as they come."""
+        """The dynamic partitions of repositories."""
         return dg.DynamicPartitionsDefinition(name=self.of(REPOSITORY))
 
     @property
     def runs(self) -> dg.DynamicPartitionsDefinition:
-        """The partitions of runs, added as they come."""
+        """The dynamic partitions of runs."""
         return dg.DynamicPartitionsDefinition(name=self.of(RUN))
 
     @property
@@ -234,7 +234,7 @@ def is_unattended(tags: Mapping[str, str]) -> bool:
 
 
 def first_tags(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Mapping[str, str]:
-    """The tags that say who asked for a run, which may be an earlier one that this one repeats.
+    """The tags that name the origin of a run, or of the earlier run that it repeats.
 
     Who executes a run again, Dagster's own retries (``run_retries``) too, has asked for no more
     than was asked for at first. Dagster keeps the tags of schedules and sensors, and that of a
@@ -272,7 +272,7 @@ def tag_value(said: str) -> str:
 
 
 def asking_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """The tags of a run that say who has asked for it."""
+    """The tags of a run that name its origin."""
     return {tag: tags[tag] for tag in (*_UNATTENDED, ASKED_TAG) if tag in tags}
 
 

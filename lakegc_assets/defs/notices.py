@@ -30,14 +30,14 @@ from lakegc_assets.wording import counted
 
 
 def link_to_run(section: NoticeSection, run_id: str | None) -> str | None:
-    """The page of a run in Dagster's interface; None where it is not known where that is."""
+    """The URL of a run in Dagster's interface; None if the interface's URL is unknown."""
     if section.dagster_url is None or run_id is None:
         return None
     return f"{section.dagster_url.rstrip('/')}/runs/{run_id}"
 
 
 def ways_of(section: NoticeSection) -> dict[str, Way]:
-    """The ways of delivery, by name; empty where no receiver is configured."""
+    """The delivery methods, by name; empty if no receiver is configured."""
     ways: dict[str, Way] = {}
     if section.url or section.url_variable:
         ways["url"] = lambda document: post(_url(section), document, section.form)
@@ -107,7 +107,7 @@ def failure_sensor(collection: Collection) -> dg.SensorDefinition:
 
 
 def _failures(instance: dg.DagsterInstance, after: int | None) -> list[dg.EventLogRecord]:
-    """Failures of runs behind one, the oldest first; the last one of all where none is given."""
+    """Failures of runs after a given one, the oldest first; without one, only the last."""
     records = instance.fetch_run_status_changes(
         dg.RunStatusChangeRecordsFilter(
             event_type=dg.DagsterEventType.RUN_FAILURE, after_storage_id=after

@@ -42,7 +42,7 @@ _IN_PROGRESS: Final = [one for one in dg.DagsterRunStatus if one not in ENDED]
 
 
 class _Waiting(NamedTuple):
-    """A mark that waits: how its repository stands, its candidates, and their share."""
+    """A waiting mark: the state of its repository, its candidates, and their share."""
 
     standing: Standing
     mark: Manifest
@@ -115,7 +115,7 @@ def _look(
     due: Sequence[str],
     now: datetime,
 ) -> tuple[dict[str, _Waiting], set[str]]:
-    """The marks that wait, by their partition keys; and repositories of which nobody knows.
+    """The waiting marks, by their partition keys; and the repositories that are unknown.
 
     Raises:
         LakegcError: no repository at all can be read.
@@ -152,7 +152,7 @@ def _look(
 
 
 def _waiting_mark(root: ArtifactRoot, standing: Standing) -> _Waiting | None:
-    """The mark that waits for approval; None where none does.
+    """The mark that waits for approval; None if none waits.
 
     Raises:
         LakegcError: its artifacts cannot be read.
@@ -212,7 +212,7 @@ def _notice(
 
 
 def _limits(policy: Policy) -> str:
-    """The limits up to which the policy of the repository lets marks be swept, in words."""
+    """The limits up to which the repository's policy allows a sweep, in words."""
     if policy.sweep != "auto":
         return f"`sweep` is `{policy.sweep}`, max_candidate_share {policy.max_candidate_share:g}"
     shown = policy.auto.model_dump(exclude_none=True)

@@ -51,12 +51,12 @@ class DagsterRecords:
     location: str | None = None
 
     def names(self) -> set[str]:
-        """The runs of which something is recorded."""
+        """The runs that have records."""
         ours = filter(self._is_ours, self._of_repository())
         return {_run_of(one) for one in ours}
 
     def last(self, run: str) -> tuple[datetime | None, str]:
-        """The time of the last record of a run, and why it is not over; empty if it is."""
+        """The time of a run's last record, and the reason why it is not over; empty if it is."""
         records = self._records(run)
         last = max((record.update_timestamp for record in records), default=None)
         for one in records:
@@ -86,7 +86,7 @@ class DagsterRecords:
                 delete_run(self.instance, one)
 
     def forgettable(self, known: set[str], keep: timedelta, now: datetime) -> list[str]:
-        """Runs that are old and over, and have left nothing but Dagster's records.
+        """Runs that are old and over, and of which only Dagster's records remain.
 
         ``known`` have artifacts; those younger than ``keep`` stay, and so do the last successes.
         """
@@ -196,7 +196,7 @@ class Pruning(dg.Config):
 
 
 def _prune(execution: Execution, config: Pruning) -> Mapping[str, Any]:
-    """Prune repositories, all of them whatever becomes of one."""
+    """Prune all repositories; a failure of one does not stop the others."""
     context, component = execution.context, execution.names
     resources, collector = execution.resources, execution.resources.collector
     policies = collector.all_policies()

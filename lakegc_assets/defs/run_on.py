@@ -38,7 +38,7 @@ Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
 
 @dataclass(frozen=True)
 class RemoteRun:
-    """The assets that a process is to make, and the settings for it.
+    """The assets that a remote process makes, and its settings.
 
     ``component`` has its fields as its file has them, ``place`` is that of the file on Dagster's
     machine, or empty; ``assets`` are their plain names; ``config`` has the settings that the run
@@ -71,7 +71,7 @@ class RemoteRun:
 
 @dataclass(frozen=True)
 class Report:
-    """The last message of a process: the error that ended it, if any, as ``of_error`` returns it.
+    """The last message of a process: its final error, if any, as ``of_error`` returns it.
 
     ``tags`` are added to the run of Dagster.
     """
@@ -115,7 +115,7 @@ def event_message(event: Event) -> dict[str, str]:
 
 
 def _sent(messages: Iterable[Any], name: str) -> list[Any]:
-    """The values that custom messages have by a name; some messages may be of somebody else."""
+    """The values under a name in custom messages, of which some may have another sender."""
     return [one[name] for one in messages if isinstance(one, dict) and name in one]
 
 
@@ -188,7 +188,7 @@ def _launched(
     work: RemoteRun,
     stages: Sequence[Stage],
 ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
-    """Start the process, wait for it, and yield what it has reported.
+    """Start the process, wait for it, and yield the events that it reports.
 
     Raises:
         Stopped: it has reported why it went no further.

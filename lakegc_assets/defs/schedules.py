@@ -110,7 +110,7 @@ def requests_of_wave(
     at: datetime,
     waves: Container[str] | None = None,
 ) -> list[dg.RunRequest]:
-    """The runs that are due at a time and were not started, after their keys were added.
+    """The due runs that were not started; their partition keys are added first.
 
     ``zone`` is that of the schedule; ``waves`` are those that are meant, None for all.
     """
@@ -167,7 +167,7 @@ def wave_at(moment: datetime) -> str:
 
 
 def _due(repository: Repository, policy: Policy, at: datetime) -> str | None:
-    """The wave that a repository may join at a tick; None where there is none.
+    """The wave that a repository may join at a tick; None if there is none.
 
     A repository that was made after its wave had begun waits for the next one.
     """
@@ -178,7 +178,7 @@ def _due(repository: Repository, policy: Policy, at: datetime) -> str | None:
 
 
 def _joined(instance: dg.DagsterInstance, names: Names, wave: str) -> set[str]:
-    """The repositories that had their run in a wave, at another tick say.
+    """The repositories that already have a run in a wave, for example from another tick.
 
     A run that was made and not launched yet is asked for again: the daemon may have died between
     the two, and then launches that one.
@@ -296,7 +296,7 @@ def waves_sensor(collection: Collection) -> dg.SensorDefinition:
 def _state(
     tick: FailedTick, was: str | None, error: LakegcError | None, now: datetime
 ) -> str | None:
-    """The new state of a failed tick; None for one that is tried again without a word."""
+    """The new state of a failed tick; None for one that is retried without a notice."""
     if now - tick.at >= OPEN:
         return _LOST
     if error is None:
@@ -357,7 +357,7 @@ def _wave_notice(
 def _add_failed(
     outbox: Outbox, ticks: Sequence[FailedTick], reported: Sequence[str], policies: Policies
 ) -> list[str]:
-    """Let a notice wait of each failed tick that was not reported; the keys of all."""
+    """Queue a notice for each failed tick not yet reported; return the keys of all."""
     for tick in ticks:
         key, name, at = _tick_key(tick), tick.name, f"{tick.at:%Y-%m-%d %H:%M} UTC"
         job = name.removesuffix("_schedule")

@@ -1,4 +1,4 @@
-"""Sensors: new repositories, which start nothing, and runs of approvals and of what was cut off.
+"""Sensors for new repositories (starts nothing), for approvals, and for interrupted runs.
 
 Each starts a thing once: its run keys are made of what it has seen, so that a tick that is repeated
 after a crash asks for the same runs, which Dagster does not start again.
@@ -133,7 +133,7 @@ def _clash(context: dg.SensorEvaluationContext, names: Names, now: datetime) -> 
 
 
 def _spare_run(instance: dg.DagsterInstance, names: Names, now: datetime) -> str | None:
-    """The id of a run that can be chosen without typing one; None where the last one is unused."""
+    """A run id to choose without typing; None if the last one is unused."""
     known = instance.get_dynamic_partitions(names.of(RUN))
     spare = f"{now:%Y%m%dT%H%M%SZ}"
     unused = known and not _has_runs(instance, RUN_TAG, known[-1])
@@ -206,7 +206,7 @@ def _run_key(approval: Approval) -> str:
 def _approved(
     log: logging.Logger, root: ArtifactRoot, repository: str, now: datetime
 ) -> list[Approval] | LakegcError:
-    """The approvals that hold, of marks that were not swept; or why nobody can tell.
+    """The valid approvals of marks that were not swept; or the reason why they are unknown.
 
     Damage of one run hides no other, nor does one repository that cannot be read.
     """
@@ -243,7 +243,7 @@ _OUR_TAGS: Final = "lakegc/"
 
 
 def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefinition:
-    """``gc_resume``: goes on with marks that were left half-way and sweeps that were killed.
+    """``gc_resume``: continues interrupted marks and killed sweeps.
 
     A run that no step has failed in did not end by itself: its process was killed, or its machine
     stopped. What a check, a store or a server refused is not tried again; what they did not answer
@@ -275,12 +275,12 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
 
 
 def _goes_on_later(waiting: int) -> str:
-    """A sentence about a tick that goes on with nothing."""
+    """A sentence about a tick that continues no run."""
     return f"{counted(waiting, 'run')}: tried again later" if waiting else "no run is to go on"
 
 
 class _Continued(NamedTuple):
-    """Requests that go on with failed runs, why there is none of others, and the time of each.
+    """Requests that continue failed runs, the reasons for no request, and the time of each.
 
     ``waiting`` has the times of those that wait, ``latest`` that up to which all were looked at.
     """
@@ -294,7 +294,7 @@ class _Continued(NamedTuple):
 def _continued(
     context: dg.SensorEvaluationContext, collection: Collection, since: datetime
 ) -> _Continued:
-    """Go on with the runs that failed since then, as far as that can be done now."""
+    """Continue the runs that failed since a time, as far as that is possible now."""
     requests: list[dg.RunRequest] = []
     problems: list[LakegcError] = []
     waiting: list[datetime] = []
@@ -342,7 +342,7 @@ def _ended(record: dg.RunRecord) -> datetime:
 
 
 def _failed_since(instance: dg.DagsterInstance, since: datetime) -> Sequence[dg.RunRecord]:
-    """The runs that failed since then, the first ones first."""
+    """The runs that failed since a time, the oldest first."""
     # The storages of runs compare with whole seconds, some of them.
     updated_after = since - timedelta(seconds=2)
     failed = [dg.DagsterRunStatus.FAILURE]
@@ -352,14 +352,14 @@ def _failed_since(instance: dg.DagsterInstance, since: datetime) -> Sequence[dg.
 
 
 def _is_for_good(error: LakegcError) -> bool:
-    """True of what is damaged or gone: it stays so, and keeps other runs from nothing."""
+    """True if artifacts are damaged or gone: that is permanent, and blocks no other run."""
     if isinstance(error, EndpointNotFoundError):
         return False
     return isinstance(error, IntegrityError | NotFoundError)
 
 
 def _since(context: dg.SensorEvaluationContext) -> datetime:
-    """From when on runs are looked at: at most a day back, where nobody knows."""
+    """The time since which runs are read; at most a day ago if it is unknown."""
     back = datetime.now(timezone.utc) - _BACK
     if not context.cursor:
         return back
@@ -415,7 +415,7 @@ def _request(
     *,
     transient: bool,
 ) -> dg.RunRequest | None:
-    """The request that goes on with a run; None where nothing is left to do.
+    """The request that continues a run; None if nothing is left to do.
 
     ``transient`` says that it failed for a reason that may pass, else it did not end by itself.
     """

@@ -82,7 +82,7 @@ class Stage:
         return spec.replace_attributes(deps=list(before))
 
     def make(self, execution: Execution) -> Results:
-        """Make it, and give its materialization; none where nothing was to be made."""
+        """Make the asset, and yield its materialization; nothing if there was nothing to make."""
         yield from _each(self.function(execution))
 
 
@@ -101,7 +101,7 @@ def step(
     names: Names,
     execute: Callable[[Stage, Execution], Result],
 ) -> dg.AssetsDefinition:
-    """Assets of a component that are made one after the other, in the step of the last one.
+    """Assets of a component that are made in order, in the step of the last one.
 
     Dagster skips the steps behind one that ended without a materialization; within a step it does
     not, so that an asset which made nothing need not say that it did. A run configures a stage that

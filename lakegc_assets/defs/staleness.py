@@ -1,4 +1,4 @@
-"""``marked_in_time``: the check that each repository was marked lately enough.
+"""``marked_in_time``: the check that each repository has a recent mark.
 
 A check, since a freshness policy looks at an asset as a whole: a repository that is marked often
 would hide those that are not.
@@ -40,7 +40,7 @@ _DESCRIPTION: Final = "Each repository was marked no longer ago than its `stale_
 
 @dataclass(frozen=True)
 class Freshness:
-    """The age of the last mark of a repository: lately enough or not, in words, and its end."""
+    """The age of a repository's last mark: recent or stale, in words, and the mark's end."""
 
     passed: bool
     sentence: str
@@ -66,7 +66,7 @@ class Known:
         return cls(repository.id, made, namespace)
 
     def to_json(self) -> list[str | None]:
-        """As the cursor keeps it."""
+        """JSON for the cursor."""
         return [self.made.isoformat(), self.namespace]
 
 
@@ -89,7 +89,7 @@ def _freshness(
 
 
 def _last_report(root: ArtifactRoot, known: Known) -> tuple[datetime | None, str]:
-    """The end of the last mark that has left artifacts, damaged ones do not count; or why not."""
+    """The end of the last mark with undamaged artifacts; or the reason why it is unknown."""
     try:
         marks = earlier(root, known.name, "gc_report", known.namespace, but="")
     except LakegcError as error:
@@ -132,7 +132,7 @@ def repositories_spec(names: Names) -> dg.AssetSpec:
 
 
 def staleness_check(collection: Collection) -> dg.AssetChecksDefinition:
-    """The check, for who asks by hand."""
+    """The check, for evaluation by hand."""
     names = collection.names
 
     @dg.asset_check(
@@ -220,7 +220,7 @@ def _check_result(found: Mapping[str, Freshness], silence: str = "") -> dict[str
 
 
 def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
-    """``gc_staleness``: the same, reported where it changed and once a day.
+    """``gc_staleness``: evaluates the check, and reports changes, and the result once a day.
 
     It fails for nothing that the other sensors fail for: this is how people hear of it. Resources
     are made in the tick, as far as they can be.
@@ -287,7 +287,7 @@ def _look(
     collection: Collection,
     before: dict[str, list[str | None]],
 ) -> tuple[list[Known], ArtifactRoot | None, str]:
-    """Known repositories; the root of their artifacts; and why lakeFS did not answer."""
+    """Known repositories, the root of their artifacts, and the error of lakeFS, if any."""
     names, policies, root = collection.names, collection.policies, None
     try:
         root = collection.root()

@@ -1,4 +1,4 @@
-"""The repositories that a tick of a sensor looks at: as many as there is time for, in turn.
+"""The repositories that a tick of a sensor reads: as many as its time allows, in turn.
 
 Dagster ends a tick after a minute and keeps nothing of it, so that one which looks at hundreds of
 repositories with a thousand runs each would fail for ever. Each tick goes on behind the last one.
@@ -44,7 +44,7 @@ _KEPT: Final = timedelta(hours=2)
 
 @dataclass
 class _Look:
-    """A look at a repository in a thread.
+    """A read of a repository in a thread.
 
     Attributes:
         answer: of it, once it has ended.
@@ -85,7 +85,7 @@ class Turns:
         self._now = now
 
     def put_changed_first(self, instance: dg.DagsterInstance) -> None:
-        """Let those repositories come first of which a run has changed since the last tick."""
+        """Put repositories first that have a run changed since the last tick."""
         last = _latest(self.changed)
         filters = dg.RunsFilter(updated_after=last - _OVERLAP if last else None)
         records = instance.get_run_records(filters, limit=_CHANGES)
@@ -110,7 +110,7 @@ class Turns:
         return [name for name in names if self.looked.get(name, 0) <= before]
 
     def look(self, names: Iterable[str], look: Callable[[str], T]) -> dict[str, T]:
-        """Look at repositories, those first that have waited for longest, while there is time.
+        """Read repositories while there is time, those first that have waited longest.
 
         Those on which a run has changed come before others, with which they take turns: where more
         change in each tick than there is time for, no other one would ever be looked at.
@@ -151,7 +151,7 @@ class Turns:
         return {name: found[name] for name in turns if name in found}
 
     def require_any(self, looked: Sized) -> None:
-        """Refuse a tick that has looked at nothing, since all takes longer than it has."""
+        """Refuse a tick that has read nothing, since every read takes longer than a tick."""
         if self.late and not looked:
             raise LakegcError(
                 f"{', '.join(self.late)} could not be looked at in {LIMIT_S:g} s: what is asked is "
@@ -176,7 +176,7 @@ class Turns:
         return one
 
     def _begin(self, name: str, look: Callable[[str], T]) -> _Look:
-        """Begin a look in a thread."""
+        """Begin a read in a thread."""
         # What messages say depends on the context: which commands they print.
         made, context = Future[T](), copy_context()
 
@@ -200,7 +200,7 @@ class Turns:
         return abs(self.looked.get(name, 0))
 
     def to_json(self, names: Iterable[str]) -> dict[str, Any]:
-        """As the cursor keeps it, of those repositories that are still there."""
+        """JSON for the cursor, of the repositories that still exist."""
         kept = {name: self.looked[name] for name in names if name in self.looked}
         return {_CHANGED: self.changed, _LOOKED: kept}
 
@@ -217,6 +217,6 @@ def _is_later(record: dg.RunRecord, changed: Mapping[str, str]) -> bool:
 
 
 def looked_at(looked: Sized, some: Sized) -> str:
-    """A sentence about how many of some repositories a tick has looked at."""
+    """A sentence about the number of repositories that a tick has read."""
     of = counted(len(some), "repository", "repositories")
     return of if len(looked) == len(some) else f"{len(looked)} of {of} were looked at"

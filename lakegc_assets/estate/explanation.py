@@ -50,7 +50,7 @@ def explain(ctx: RunContext, address: str) -> Explanation:
 
 
 def _swept(ctx: RunContext, attempt: AttemptArtifacts, address: str) -> dict[str, Any] | None:
-    """The record of an object in a sweep, finished or not; None without one."""
+    """The record of an object in a sweep, finished or not; None if there is none."""
     if attempt.has(ASSET):
         row = row_of(ctx, attempt, address, ASSET)
         rows = pa.Table.from_pylist([] if row is None else [row], ledger.SWEPT)

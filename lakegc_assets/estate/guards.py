@@ -35,7 +35,7 @@ class Guards:
     lease_problem: str = ""
 
     def hold_is_about(self, run: str) -> bool:
-        """Return whether the hold names this run."""
+        """True if the hold names this run."""
         return self.hold is not None and self.hold.get("run") == run
 
     def sweep_of(self, run: str) -> str:
@@ -61,7 +61,7 @@ def read_guards(namespace: str, stores: StoreConfig) -> Guards:
 
 
 def _held_lease(store: ObjectStore) -> LeaseRecord | None:
-    """The lease, if somebody holds it now; none where there is none, or its owner has ended.
+    """The lease if it is held now; None if there is none, or its owner has ended.
 
     Raises:
         LakegcError: nobody can tell.

@@ -62,7 +62,7 @@ class RepositoryMetrics:
 def repository_metrics(
     root: ArtifactRoot, repository: str, mode: str, now: datetime, known: OldRuns | None = None
 ) -> RepositoryMetrics:
-    """The metrics of one repository; of one that cannot be read, that it cannot.
+    """The metrics of one repository; for an unreadable one, only that it is unreadable.
 
     ``known``: old runs that earlier calls have read.
     """
@@ -122,7 +122,7 @@ def _deleted(root: ArtifactRoot, repository: str, runs: Runs) -> tuple[Total | N
 
 
 def _unreadable(runs: Runs) -> list[Unread]:
-    """The runs that cannot be read; what a prune leaves for a moment is no run."""
+    """The unreadable runs; the remains of a prune in progress are no run."""
     return [one for one in runs.unread if not isinstance(one.error, RefusedError)]
 
 

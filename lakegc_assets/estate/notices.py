@@ -83,7 +83,7 @@ class Outbox:
     """
 
     def __init__(self, ways: Mapping[str, Way], waiting: Mapping[str, Any], now: datetime) -> None:
-        """Take what waits."""
+        """Load the waiting notices."""
         self.waiting: dict[str, dict[str, Any]] = dict(waiting)
         self.ways = ways
         self._now = now
@@ -96,7 +96,7 @@ class Outbox:
     def deliver(
         self, log: logging.Logger, make: Callable[[str, str], Document | None] | None = None
     ) -> None:
-        """Deliver what waits, as far as there is time, and take it out of what waits.
+        """Deliver waiting notices while there is time, and remove the delivered ones.
 
         ``make`` gives the notice of a key and a message, or None where there is none any more;
         without it, entries hold their notices.
@@ -163,7 +163,7 @@ def _form_at(url: str) -> str:
 
 
 def in_form(document: Document, form: str) -> Document:
-    """A notice as its receiver shows it.
+    """A notice in the form that its receiver shows.
 
     The form json has all of it, with the field ``text`` that most chats show; slack that alone;
     teams is an adaptive card.

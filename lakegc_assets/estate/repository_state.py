@@ -1,4 +1,4 @@
-"""States of repositories, by their artifacts and by what stops their sweeps.
+"""States of repositories, from their artifacts, holds and leases.
 
 Nothing here decides anything: it is what a table shows. A repository that cannot be read has a row
 that says so.
@@ -112,7 +112,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Unread:
-    """A run that cannot be read: why, and its attempt where that much is known."""
+    """An unreadable run: the reason, and its attempt if that is known."""
 
     run: str
     error: Exception
@@ -120,7 +120,7 @@ class Unread:
 
 
 class OldRun(NamedTuple):
-    """The values that are kept of a run.
+    """The values that a process keeps of an old run.
 
     Attributes:
         attempt: the id of the present one.
@@ -144,7 +144,7 @@ class OldRuns:
     _known: dict[str, Mapping[str, tuple[OldRun, datetime]]] = field(default_factory=dict)
 
     def of(self, repository: str, now: datetime) -> dict[str, OldRun]:
-        """Those of a repository that need not be read again yet."""
+        """The old runs of a repository that need not be read again yet."""
         known = self._known.get(repository, {})
         return {run: one for run, (one, until) in known.items() if now < until}
 
@@ -199,7 +199,7 @@ class Runs:
 def estate(
     root: ArtifactRoot, names: Collection[str], mode_of: Callable[[str], str], now: datetime
 ) -> tuple[list[Standing], list[str]]:
-    """The states of all repositories that are known or have left artifacts; and what is not known.
+    """The states of all repositories that are known or have artifacts; and the problems.
 
     ``names`` have a row in any case; ``mode_of`` gives the mode (``approval.MODES``) in which
     marks of a repository are swept that nobody asked for.
@@ -225,7 +225,7 @@ def standings(
 
 
 def known_names(root: ArtifactRoot, names: Collection[str]) -> tuple[list[str], list[str]]:
-    """The repositories that are known or have left artifacts, and what could not be looked at."""
+    """The repositories that are known or have artifacts, and the problems."""
     found = set(names)
     try:
         return sorted(found.union(root.repositories())), []
@@ -256,7 +256,7 @@ def standing(
 
 
 def read_runs(root: ArtifactRoot, repository: str, old: Mapping[str, OldRun] = _NO_RUNS) -> Runs:
-    """Read what the runs of a repository have left.
+    """Read the artifacts of the runs of a repository.
 
     ``old``: runs that are not read, since they were before.
 

@@ -1,4 +1,4 @@
-"""The findings and the outcome of one run, for commands and pages alike."""
+"""The findings and the outcome of one run, for commands and pages."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _of_mark(attempt: AttemptArtifacts) -> dict[str, Any]:
 def _of_sweep(
     attempt: AttemptArtifacts, state: RunState, manifest: Manifest | None
 ) -> dict[str, Any]:
-    """The part of ``outcome_of`` that a sweep has left; without one, that there was none."""
+    """The part of ``outcome_of`` about the sweep, or about its absence."""
     swept = manifest.facts if manifest else None
     recorded = ledger.recorded(attempt) if state.outcomes else ledger.SWEPT.empty_table()
     back = state.restored
@@ -144,7 +144,7 @@ def _spared(rows: pa.Table) -> dict[str, int]:
 
 
 def commands_of(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """The commands that go on with a run, each behind what it is for."""
+    """The commands that continue a run, each after its purpose."""
     commands = []
     if found["objects"] and found["to_delete"]:
         begun = found["state"] != MARKED

@@ -1,4 +1,4 @@
-"""The state of one run, for commands, pages and Dagster's tables alike.
+"""The state of one run, for commands, pages and Dagster's tables.
 
 Read are the artifacts of the run with the ledger of its sweep, and the hold and the lease of its
 repository. What is said here is shown, and decides nothing.
@@ -76,7 +76,7 @@ class RunState:
 
     @property
     def summary(self) -> str:
-        """The state in few words, with how far a sweep came that has not finished."""
+        """The state in few words, with the progress of an unfinished sweep."""
         back = self.restored
         if self.state == RESTORED:
             return str(back)
@@ -94,7 +94,7 @@ class RunState:
 
     @property
     def still_deleted(self) -> Total:
-        """Of what is gone, what its sweep has deleted itself."""
+        """The gone objects that the sweep itself has deleted."""
         return Total(*map(min, self.deleted, self.gone))
 
     @property
@@ -139,7 +139,7 @@ class RunManifests:
 
     @property
     def is_of_another_version(self) -> bool:
-        """True of a published mark that is not swept, since it spares something else."""
+        """True if a published mark is not swept, since its protection version differs."""
         return self.report is not None and self.report.protection != PROTECTION_VERSION
 
     @classmethod
@@ -172,7 +172,7 @@ class RunManifests:
 def run_state(
     found: RunManifests, guards: Guards, others: Sequence[Restoring] | None = None
 ) -> RunState:
-    """Derive the state of a run by what it left and the guards of its repository.
+    """Derive the state of a run from its artifacts and the guards of its repository.
 
     ``others``: the runs of the repository that restored something; None to look for them.
 
@@ -257,7 +257,7 @@ def _on_hold(attempt: AttemptArtifacts, guards: Guards) -> str:
 
 
 def no_sweep(repository: str) -> str:
-    """A sentence, without its full stop, that nothing of a repository is swept."""
+    """The sentence, without its full stop, that no sweep of a repository starts."""
     hold = command_line("hold", repository)
     return f"No sweep starts: `{hold}` says what is lost, and what can be done"
 
@@ -296,7 +296,7 @@ def deleted_or_missing(attempt: AttemptArtifacts, outcomes: pa.Table) -> pa.Tabl
 
 
 def _recorded(found: RunManifests) -> RunState:
-    """The records of the sweep of a run, without a state; or why they cannot be read."""
+    """The records of a run's sweep, without a state; or the reason why they are unreadable."""
     if found.swept is not None:
         recorded = found.swept.facts["outcomes"]
         outcomes = {name: Total(one["objects"], one["bytes"]) for name, one in recorded.items()}

@@ -108,7 +108,7 @@ def _monday(moment: datetime) -> date:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text, whole numbers, and whatever else its reader can show.
+    """A table of text, whole numbers, and other values that its reader can show.
 
     With ``cards``, a page shows each row as a card of its own on a narrow screen; ``note`` is about
     all rows.
