@@ -78,7 +78,7 @@ def pending(as_json: bool) -> None:
 
 
 def _waiting() -> list[dict[str, Any]]:
-    """The open approval conditions of each repository's last mark, as JSON values."""
+    """The repositories that wait for a person, with state, reason and size, as JSON values."""
     from lakegc_assets.cli.site import Site
     from lakegc_assets.definitions import component
     from lakegc_assets.estate.repository_state import APPROVED, PERSON, UNREADABLE, standings

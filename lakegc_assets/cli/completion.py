@@ -1,7 +1,7 @@
 """Shell completion: names of repositories, and ids of their runs.
 
-It is asked at each press of a key, so it loads neither Dagster nor Spark, asks each server once,
-and says nothing of what goes wrong.
+The shell calls it at each press of a key. So it loads neither Dagster nor Spark, sends each server
+one request, and reports no errors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Renders one HTML file that needs nothing else: no network, no scripts, and all text escaped.
 
-Charts are drawn as SVG by the templates: all of them are bars, in percent of their box, so that a
-browser gives them their size.
+The templates draw charts as SVG. All charts are bars in percent of their box, so that the browser
+sets their size.
 """
 
 from __future__ import annotations

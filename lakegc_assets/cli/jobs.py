@@ -164,9 +164,9 @@ def run_job(
 
 @contextmanager
 def _waiting(instance: dg.DagsterInstance, names: Names, key: str) -> Iterator[None]:
-    """Add a mark to the partitions of ``gc_approve``.
+    """Keep a mark in the partitions of ``gc_approve`` while the context is open.
 
-    One that waits all the same is listed again by gc_waiting, and no other one.
+    If the mark still waits afterwards, ``gc_waiting`` lists it again.
     """
     instance.add_dynamic_partitions(names.of(WAITING), [key])
     try:

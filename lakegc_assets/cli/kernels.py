@@ -1,7 +1,7 @@
 """``python -m lakegc_assets.cli.kernels``: lets numba compile its loops, so that no run waits.
 
-numba keeps what it has compiled beside the modules; where that cannot be written, each run
-compiles for itself.
+numba stores compiled code next to the modules. If that folder is not writable, each run compiles
+the code again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lakegc_assets.run.hashing import address_hashes, key_digest, pair_hashes
 
 
 def main() -> None:
-    """Read a small range with both readers, and hash its addresses."""
+    """Read a small range with both readers, and hash its contents."""
     namespace = StorageNamespace.parse("s3://bucket/repository")
     entries = [(f"path/{n}", Entry(f"data/slice/{n}", size=n, e_tag="0" * 32)) for n in range(3)]
     info, data = write_range(entries)

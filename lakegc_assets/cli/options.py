@@ -37,7 +37,7 @@ def dagster_home() -> Path:
 
 
 def chosen(defs: str | None) -> Source:
-    """The component that an option names, or else the file below DAGSTER_HOME."""
+    """The component of ``--defs``, or else the one that a file below DAGSTER_HOME names."""
     pointer = dagster_home() / POINTER
     if not defs and pointer.is_file():
         defs = pointer.read_text(encoding="utf-8").partition("\n")[0].strip()

@@ -174,7 +174,7 @@ def _plan(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _answer(found: dict[str, Any]) -> str:
-    """The first sentence of a dry run: the number of objects that would come back."""
+    """The first sentence of a dry run: numbers of recoverable, lost and unknown objects."""
     back = found["would_come_back"]
     sources = ", ".join(
         f"{source.replace('_', ' ')} {count:,}"

@@ -1,8 +1,8 @@
 """Connections to Dagster's SQLite databases, which are kept for as long as a command runs.
 
-A run asks and tells them some five hundred times, and Dagster opens and closes a connection for
-each, without a setting for anything else: each reads the whole schema, and the last one to be
-closed folds the log of the database into it. That took longer than the stages of a small run.
+A run reads and writes them some five hundred times. Dagster opens and closes a connection each
+time, and no setting changes that. Each new connection reads the whole schema, and closing the last
+one checkpoints the database's log. That took longer than the stages of a small run.
 """
 
 from __future__ import annotations

@@ -367,7 +367,7 @@ class GarbageCollection(dg.Component, Policy):
         return Names(self.name or "", keys, self._source())
 
     def _source(self) -> Source:
-        """The option with which a command of ``lakegc`` acts for this component."""
+        """The ``Source`` from which a command of ``lakegc`` acts for this component."""
         name = self.name or ""
         if self.place is None:
             return Source(name=name)
@@ -375,7 +375,7 @@ class GarbageCollection(dg.Component, Policy):
         return Source(at, self.usual_settings, name=name)
 
     def usual_settings(self, repository: str) -> dict[str, Any]:
-        """The settings of a run that configures none itself, on a repository."""
+        """The settings of a run on a repository, if the run configures none itself."""
         found = self._collector(self.policies()).of_repository(repository, {})
         return given_settings(found.settings(), StoreConfig(elsewhere=found.elsewhere()))
 

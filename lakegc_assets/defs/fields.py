@@ -1,8 +1,8 @@
 """Types of values in the component's file, and their errors.
 
-Dagster reads a file in two steps: each value as it is written, which may be text with ``{{ }}`` in
-it, and again as it is filled in. So a field with bounds of pydantic's own raises a ``TypeError``
-for text and for null, and what is not filled in yet is checked here in the second step only.
+Dagster reads a file in two steps: first each value as written, which may be a ``{{ }}`` template,
+then each value as rendered. So a field with pydantic's own bounds raises a ``TypeError`` for text
+and for null. The checks here skip a template, and run on its rendered value in the second step.
 """
 
 from __future__ import annotations

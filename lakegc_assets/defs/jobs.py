@@ -1,7 +1,7 @@
 """The jobs, each in one process: a collection and its parts, and decisions of people.
 
-Each names its executor: one for the whole code location would be that of all that others define
-there, and clash with theirs.
+Each job names its executor. An executor for the whole code location would also apply to the jobs
+of other authors there, and clash with theirs.
 
 ``gc_approve`` lets one mark be swept, ``gc_accept_hold`` accepts a loss.
 """

@@ -1,7 +1,7 @@
 """The receivers of notices, and ``gc_failures``, which makes those about runs that failed.
 
-It is a plain sensor, since one of Dagster's for failed runs forgets a run whose notice was not
-delivered.
+It is a plain sensor, since Dagster's own sensor for failed runs does not retry a notice that was
+not delivered.
 """
 
 import json

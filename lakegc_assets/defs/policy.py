@@ -1,7 +1,7 @@
 """Policies of repositories: one for all, and changes of it for single ones.
 
-The fields are those of the component's file. A repository has the values for all, replaced by those
-of each entry that names it, in their order.
+The fields are those of the component's file. A repository gets the values for all repositories;
+each entry that names it replaces some of them, in order.
 """
 
 from __future__ import annotations

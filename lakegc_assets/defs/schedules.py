@@ -1,7 +1,7 @@
 """The schedules: ``gc_schedule``, at each tick one wave, and those of estate and leftovers.
 
-Dagster remembers that a tick failed, for whatever reason, and does not evaluate it again: the
-sensor ``gc_waves`` makes up for these, and notifies of lost waves.
+Dagster records a failed tick and does not evaluate it again. The sensor ``gc_waves`` starts the
+runs of failed ticks instead, and sends notices of lost waves.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Sensors for new repositories (starts nothing), for approvals, and for interrupted runs.
 
-Each starts a thing once: its run keys are made of what it has seen, so that a tick that is repeated
-after a crash asks for the same runs, which Dagster does not start again.
+Each sensor starts a run once: it derives the run key from the event. So a tick that is repeated
+after a crash requests the same runs, and Dagster does not start them again.
 """
 
 import json
@@ -359,7 +359,7 @@ def _is_for_good(error: LakegcError) -> bool:
 
 
 def _since(context: dg.SensorEvaluationContext) -> datetime:
-    """The time since which runs are read; at most a day ago if it is unknown."""
+    """The time since which runs are read; a day ago if it is unknown."""
     back = datetime.now(timezone.utc) - _BACK
     if not context.cursor:
         return back

@@ -1,7 +1,7 @@
 """``marked_in_time``: the check that each repository has a recent mark.
 
-A check, since a freshness policy looks at an asset as a whole: a repository that is marked often
-would hide those that are not.
+It is a check, since a freshness policy evaluates an asset as a whole: a repository that is marked
+often would hide the stale ones.
 """
 
 import json

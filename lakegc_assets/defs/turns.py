@@ -1,9 +1,9 @@
 """The repositories that a tick of a sensor reads: as many as its time allows, in turn.
 
-Dagster ends a tick after a minute and keeps nothing of it, so that one which looks at hundreds of
-repositories with a thousand runs each would fail for ever. Each tick goes on behind the last one.
-A look that takes longer than a tick has goes on in a thread, and a later tick takes what it gave,
-unless that is out of date by then.
+Dagster ends a tick after a minute and discards its results. So a tick that reads hundreds of
+repositories with a thousand runs each would always fail. Each tick continues after the last one.
+A read that takes longer than a tick continues in a thread. A later tick takes its result, unless
+that is out of date by then.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Notices to people, posted in the form that a chat shows, or mailed.
 
-A sensor holds a notice that was not delivered in its cursor, for a day. Who is killed between a
-delivery and the cursor's being written delivers twice.
+A sensor keeps an undelivered notice in its cursor for a day. A process that is killed after a
+delivery and before the cursor is written delivers the notice twice.
 """
 
 from __future__ import annotations

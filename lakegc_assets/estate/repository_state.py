@@ -1,7 +1,7 @@
 """States of repositories, from their artifacts, holds and leases.
 
-Nothing here decides anything: it is what a table shows. A repository that cannot be read has a row
-that says so.
+This module decides nothing: tables show its results. A repository that cannot be read has a row
+with state ``unreadable``.
 """
 
 from __future__ import annotations

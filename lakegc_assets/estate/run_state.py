@@ -1,7 +1,7 @@
 """The state of one run, for commands, pages and Dagster's tables.
 
-Read are the artifacts of the run with the ledger of its sweep, and the hold and the lease of its
-repository. What is said here is shown, and decides nothing.
+It reads the run's artifacts, its sweep's ledger, and the hold and lease of its repository. The
+results are shown only, and decide nothing.
 """
 
 from __future__ import annotations
