@@ -41,7 +41,9 @@ _OUTSIDE: Final = (
 )
 _NESTED: Final = (
     "If another repository lies in this one's namespace, of whatever lakeFS server, what one of "
-    "them needs looks like garbage in the other: do not collect it. Else please report it"
+    "them needs looks like garbage in the other: do not collect it. If that repository was "
+    "deleted and nothing reads its objects, remove its folder by hand and mark again. Else please "
+    "report it"
 )
 _MOVED: Final = "If a branch moved while the mark was made, mark again. Else please report it"
 _RESTORED: Final = (

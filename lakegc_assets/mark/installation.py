@@ -49,7 +49,7 @@ class Server(
 
     def __str__(self) -> str:
         """Text for messages."""
-        known = f"installation id {self.installation_id}" if self.installation_id else "no id told"
+        known = f"installation id {self.installation_id or 'unknown'}"
         return f"{known}, repository {self.repository!r} made at {self.creation_date}"
 
 

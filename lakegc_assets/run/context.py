@@ -79,7 +79,7 @@ def require_apart(
                 f"the storage namespaces of repositories {repository.id!r} "
                 f"({repository.storage_namespace}) and {other.id!r} ({other.storage_namespace}) "
                 "overlap: what one of them needs looks like garbage in the other. Neither can be "
-                "collected",
+                "collected while both exist. Recreate one of them in a namespace of its own",
             )
 
 
@@ -273,7 +273,8 @@ class RunContext:
             if skew > self.settings.clock_skew:
                 raise RefusedError(
                     f"the clock of the {name} differs from this machine's by {skew}, more than "
-                    f"{self.settings.clock_skew}: ages cannot be trusted. Set the clocks",
+                    f"{self.settings.clock_skew}: ages cannot be trusted. Correct the clock of "
+                    f"this machine or of the {name}",
                 )
         return store_time
 

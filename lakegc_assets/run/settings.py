@@ -403,7 +403,7 @@ class Settings(CollectorSettings):
         for name in ("listing", "listing_check"):
             if getattr(self, name) == "inventory" and not self.inventory_place:
                 raise ConfigurationError(
-                    f"{name} is inventory, and inventory_place is not set: where are the reports?"
+                    f"{name} is inventory: set inventory_place to the URL of the folder of reports"
                 )
         if self.listing == self.listing_check:
             raise ConfigurationError(

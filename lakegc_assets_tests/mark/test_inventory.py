@@ -227,8 +227,8 @@ def test_a_listing_is_held_against_a_report(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"listing": "inventory"}, "inventory_place is not set"),
-        ({"listing_check": "inventory"}, "inventory_place is not set"),
+        ({"listing": "inventory"}, "set inventory_place to the URL"),
+        ({"listing_check": "inventory"}, "set inventory_place to the URL"),
         ({"listing": "all"}, "'store' or 'inventory'"),
         ({"inventory_max_age_days": 0}, "inventory_max_age_days is .*more than 0"),
         (

@@ -251,8 +251,8 @@ def require_all(
     if strangers["objects"]:
         raise IntegrityError(
             f"the ledger of the restore has {counted(strangers['objects'], 'object')} that "
-            "nobody has asked for: it is damaged. What is there was left alone; ask for less, or "
-            "for more, and a new restore begins"
+            "nobody has asked for: it is damaged. Existing objects were left alone. Restore a "
+            "smaller or larger selection: that begins a new restore"
         )
     failed, untried = _count(total, "failed"), chosen.rows - _count(total)
     if not failed and not untried:
