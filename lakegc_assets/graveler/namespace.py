@@ -28,7 +28,7 @@ _AZURE_CONTAINER: Final = re.compile(r"[a-z0-9$][a-z0-9-]*")
 _ALIASES: Final = ("-s3alias", "--ol-s3", "--op-s3", "--xa-s3")
 _SLASH: Final = re.compile("/")
 _SLASHES: Final = re.compile("/{2,}")
-#: Characters that one UTF-8 character takes, percent-encoded.
+#: The most characters that one UTF-8 character takes, percent-encoded.
 _LONGEST_ENCODED: Final = 12
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 #: The start of a URL whose path lakeFS parses.
@@ -38,12 +38,12 @@ _UNQUOTED: Final = "-_.~$&+,/:;=@"
 
 
 class UnresolvableAddressError(IntegrityError):
-    """A full address may name several objects, so no one can decide which one it keeps alive.
+    """The object that a full address names cannot be determined.
 
     Attributes:
         address: the address as the entry has it.
         last_components: its last path component as it is, percent-decoded, and as servers and file
-            systems read paths. Every object that ends in one of these must be spared.
+            systems read paths. Every object whose key ends in one of these must be spared.
     """
 
     def __init__(self, address: str, reason: str) -> None:
@@ -114,7 +114,7 @@ class StorageNamespace:
             UnresolvableAddressError: the address may or may not be inside.
         """
         found = self.relatives(address)
-        # lakeFS itself wrote these.
+        # lakeFS itself wrote the files below ``_lakefs/``: one such reading decides.
         below = [one for one in found if one.startswith("_lakefs/")]
         if len(below) == 1:
             return below[0]

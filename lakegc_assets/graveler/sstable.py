@@ -294,7 +294,7 @@ class SSTableFile:
             raise self.error(handle.offset, f"the block does not decompress: {error}") from None
 
     def entries(self, handle: Handle) -> Iterator[tuple[bytes, bytes]]:
-        """Return keys and values of a block, after a check of its restart points."""
+        """Yield keys and values of a block, and check its restart points."""
         block, offset = self.block(handle), handle.offset
         restarts = self.restarts(block, offset)
         end = len(block) - 4 * len(restarts) - 4
@@ -345,7 +345,7 @@ class SSTableFile:
     def data_blocks(
         self, index: Handle, properties: dict[str, bytes]
     ) -> list[tuple[bytes, Handle]]:
-        """Yield the data blocks, each with its index key, an upper bound of the block's keys."""
+        """Return the data blocks, each with its index key, an upper bound of the block's keys."""
         kind = int.from_bytes(properties.get(INDEX_TYPE, b"\xff"), "little")
         if kind not in {SINGLE_LEVEL_INDEX, TWO_LEVEL_INDEX}:
             raise self.error(index.offset, f"index type {kind} is neither single nor two-level")

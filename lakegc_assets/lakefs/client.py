@@ -1,4 +1,4 @@
-"""A client of a lakeFS server's REST API that refuses answers that contradict each other.
+"""A client of lakeFS's REST API that refuses answers that contradict themselves or each other.
 
 The calls are those of lakeFS's REST API (https://docs.lakefs.io/latest/reference/api).
 """
@@ -145,7 +145,7 @@ class LakeFSClient(Transport):
         return server_date(self.call("GET", "healthcheck"))
 
     def clock_skew(self, now: Callable[[], datetime] = utc_now) -> timedelta:
-        """The server's clock minus ``now``; exact to half a second and half the call."""
+        """The server's clock minus ``now``; exact to half a second and half the call's duration."""
         before = now()
         theirs = self.server_time() + timedelta(seconds=0.5)
         return theirs - (before + (now() - before) / 2)
@@ -543,7 +543,7 @@ class LakeFSClient(Transport):
     def _prepare(
         self, *path: str, body: Mapping[str, str] | None = None, limit_s: float | None = None
     ) -> requests.Response:
-        # A retried prepare call would write a second run, and one of the two would never be read.
+        # A repeated prepare call writes a second run, of which nobody reads the first: no harm.
         limit_s = limit_s or self._limits.one_prepare_s
         return self.call("POST", *path, json=body, repeatable=True, read_timeout_s=limit_s)
 

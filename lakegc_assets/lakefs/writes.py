@@ -19,7 +19,7 @@ class LakeFSWriter(LakeFSClient):
     def create_repository(
         self, name: str, storage_namespace: str, default_branch: str = "main", **more: bool
     ) -> Repository:
-        """Create a repository in an empty storage namespace (a URL); ``read_only=True``."""
+        """Create a repository in a storage namespace (a URL) without one; ``read_only=True``."""
         body = {"name": name, "storage_namespace": storage_namespace, **more}
         answer = self.call("POST", "repositories", json={**body, "default_branch": default_branch})
         return parse(answer, Repository)

@@ -39,7 +39,7 @@ from lakegc_assets.storage.values import (
     UndeleteOutcome,
 )
 
-#: Size in bytes from which objects are copied with longer time-outs, and the time-out in seconds.
+#: Bytes above which an object is written or copied with a longer time-out, and that time-out (s).
 _LARGE: Final = 2**26
 _PATIENCE_S: Final = 300.0
 #: The most objects that are restored, or uploads that are read, at a time.
@@ -79,8 +79,8 @@ def path_problem(full_key: str) -> str | None:
 class Sizes:
     """Sizes in bytes from which a write or a copy is done in parts."""
 
-    #: Part of an upload; a smaller content is sent at once. Parts are larger if the upload would
-    #: need more of them than the service takes. GCS takes multiples of 256 KiB only.
+    #: Part of an upload; a content that is no larger is sent at once. Parts are larger if the
+    #: upload would need more of them than the service takes. GCS takes multiples of 256 KiB only.
     part: int = PART
     #: The most that the service copies at once, and the size of a part of a larger copy.
     whole: int = 5 * 2**30
@@ -420,8 +420,8 @@ def undelete_each(
 ) -> list[UndeleteOutcome]:
     """Restore objects by ``undelete``, several at a time, and return their outcomes.
 
-    ``undelete`` raises StorageError or HttpFailure; its code also tells that an object is at the
-    key.
+    ``undelete`` raises StorageError, or HttpFailure: the code of a failed condition means that an
+    object is at the key by now.
     """
 
     def outcome(lost: Lost) -> UndeleteOutcome:

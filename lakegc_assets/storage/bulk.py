@@ -25,7 +25,7 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.storage.http import HttpFailure, seconds
 from lakegc_assets.storage.values import DeleteOutcome
 
-# Messages of stores for such a late request, if their clock is ahead of ours.
+# Messages of stores about a late request: the only sign if their clock is ahead of ours.
 _LATE: Final = re.compile(
     r"request (has|signature) expired|not valid in the specified time frame", re.IGNORECASE
 )
@@ -66,7 +66,7 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
-        """True if the deadline is certainly over, whichever clock counts."""
+        """True if the deadline is certainly over, from whichever time it counts."""
         return seconds() >= self.called + self.expires_s
 
     def window(self) -> tuple[datetime, int]:
@@ -184,7 +184,7 @@ class Bulk:
         return self.deadline.read(failure) if self.deadline else failure
 
     def _spared(self, key: str, code: str, expected: str) -> DeleteOutcome:
-        """The outcome for a key that may have an object without the expected etag."""
+        """The outcome for a key after a failed condition, by the object that is there now."""
         try:
             present = self.etag_at(key)
         except HttpFailure as error:

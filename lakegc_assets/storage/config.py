@@ -71,7 +71,7 @@ class S3Access:
     credentials_file: str | None = None
 
     def settled(self) -> Self:
-        """Add the values of this process's variables, so that others ask the same server."""
+        """Add the values of this process's variables, so that other processes ask the same."""
         names = () if os.environ.get(_IGNORED, "").lower() == "true" else _ENDPOINTS
         found = next(filter(None, map(os.environ.get, names)), None)
         region = next(filter(None, (self.region, *map(os.environ.get, _REGIONS))), None)

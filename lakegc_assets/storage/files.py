@@ -127,10 +127,10 @@ def open_directories(
 
 
 def share(directory: int, new: int) -> None:
-    """Give a new file or directory the access rights of the directory that it is in.
+    """Give a new file or directory the owner, group and access bits of its directory.
 
     lakeFS, which writes the other files, may run as another user than the restoring process. In a
-    directory of the own user the umask decides.
+    directory of this process's own user and group the umask decides.
     """
     above, own = os.fstat(directory), os.fstat(new)
     if (above.st_uid, above.st_gid) == (own.st_uid, own.st_gid):

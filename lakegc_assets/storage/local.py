@@ -243,7 +243,7 @@ class LocalStore(LocalTrash):
         *,
         lock_required: bool = False,
     ) -> str:
-        """Write a hidden file and publish it under its name, or nothing. Returns the etag."""
+        """Write a hidden file and publish it under its name, all or nothing. Returns the etag."""
         *parents, name = self._root.segments(key)
         for _ in range(_PUT_TRIES):
             with ExitStack() as stack, self._root.errors(key):

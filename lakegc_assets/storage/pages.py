@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.values import LISTING_SCHEMA, KeyRange, ObjectInfo, Prefixes
 
-#: First of the last 16-bit characters: stores that compare UTF-16 sort larger characters before it.
+#: First of the 16-bit characters that UTF-16 order puts after all characters beyond 16 bits.
 _LAST_16_BITS: Final = "\ue000"
 _UNORDERED: Final = r"[\x{E000}-\x{10FFFF}]"
 _ZERO: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -84,8 +84,8 @@ def objects_of(
 ) -> pa.RecordBatch:
     """The objects of a page (``LISTING_SCHEMA``), from sizes and etags as the store wrote them.
 
-    Raises ValueError or TypeError: a field of an object is missing or invalid. A server that does
-    not know a time gives zero, which as an age would be the greatest.
+    Raises ValueError or TypeError: a field of an object is missing or invalid. Zero
+    is no time: servers give it for an unknown time, and as an age it would be the greatest.
     """
     columns = [
         pa.array(keys, pa.string()),

@@ -20,7 +20,7 @@ _WORTH_THREADS: Final = 1 << 20
 def encode(rows: pa.Table, compression: str = "zstd", *, plain: bool = False) -> bytes:
     """Encode rows as a Parquet file whose pages have checksums.
 
-    ``plain`` writes numbers uncompressed, for columns that do not compress.
+    ``plain`` writes numbers without compression, dictionary and statistics.
     """
     # A dictionary of addresses, hashes or etags would take most of the time, and be dropped.
     repeated = [name for name in rows.column_names if _repeats(rows[name])]

@@ -61,7 +61,7 @@ Open = Callable[[int, str | None], Opened]
 def reading(opened_at: Open, etag: str | None, tries: int, where: str) -> Iterator[Pieces]:
     """Read a whole object; if an answer breaks off, request the missing rest.
 
-    The object must keep the given etag, or its first one; otherwise it raises ChangedError. The
+    The object must keep the given etag, or its first one; otherwise ChangedError is raised. The
     read fails after ``tries`` attempts in a row without a piece.
     """
 

@@ -37,7 +37,7 @@ from lakegc_assets.storage.files import (
 from lakegc_assets.storage.removal import remove_objects
 from lakegc_assets.storage.values import Lost, Recovery, Retained, UndeleteOutcome
 
-#: The most attempts to restore a file.
+#: The most attempts to move a file into the trash, or to restore it.
 _TRIES: Final = 1000
 #: Key prefix of all trash, below the storage namespace.
 TRASH: Final = "_lakefs/retention/gc/lakegc/trash/"
@@ -56,7 +56,7 @@ def trash_folder(sweep: str, now: datetime, stays: timedelta = timedelta(0)) -> 
 
 
 def old_trash(store: ObjectStore, older_than: timedelta, now: datetime) -> list[str]:
-    """The folders of sweeps from ``older_than`` before ``now`` that need not be kept longer."""
+    """The folders of sweeps that began ``older_than`` before ``now``, and whose promise is over."""
     folders = []
     for folder in store.list_prefixes(TRASH).prefixes:
         named = _FOLDER.fullmatch(folder)

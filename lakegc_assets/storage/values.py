@@ -78,12 +78,12 @@ class DeleteOutcome:
 
     @property
     def refused(self) -> bool:
-        """True if the store refused the delete."""
+        """True if the delete failed, or a lock keeps the object."""
         return self.outcome in {"locked", "failed"}
 
 
 def require_removed(outcomes: Iterable[DeleteOutcome], where: str, advice: str) -> None:
-    """Raises StorageError: a store, named by ``where``, did not delete the object."""
+    """Raises StorageError: a store, named by ``where``, did not delete an object."""
     if failed := [one for one in outcomes if one.refused]:
         first = failed[0]
         raise StorageError(
@@ -220,8 +220,8 @@ class Retained(NamedTuple):
     """Number and size (in bytes) of deleted or replaced objects that a store still holds.
 
     Delete ``markers`` hold no bytes. ``locked`` counts the objects that a lock or a legal hold
-    keeps, None if these cannot be read. ``locked_until`` is the end of the last lock, UTC, if it
-    has one.
+    keeps, None if the locks may not be read. ``locked_until`` is the end of the last lock, UTC, if
+    one ends.
     """
 
     objects: int = 0

@@ -239,10 +239,11 @@ def signature(
 
     ``fields`` name the key of an identity; ``resource`` is ``/blob/ACCOUNT/CONTAINER/NAME``.
     """
-    # A stored policy; or the fields of the key, another identity and a correlation id: all empty.
+    # Empty: the name of a stored policy; or, after the fields of the key, the ids of two identities
+    # and of a correlation.
     key_fields = [""] if fields is None else [*fields.values(), *[""] * 3]
-    # Addresses and protocol are before the version; snapshot, scope and headers after it: all
-    # allowed.
+    # Empty fields restrict nothing: addresses and protocol before the version; snapshot, scope and
+    # headers after it.
     lines = [allowed, "", _written(ends), resource, *key_fields, "", "", VERSION, "b", *[""] * 7]
     digest = hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).digest()
     query = {

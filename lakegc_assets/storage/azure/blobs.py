@@ -185,7 +185,7 @@ class Blob(BucketObject):
         return self._put_blocks(ids, digest, if_absent=asked.if_absent)
 
     def as_source(self, etag: str) -> dict[str, str]:
-        """Headers with which the service itself reads the blob, if it has an etag."""
+        """Headers with which the service itself reads the blob, if it still has this etag."""
         url, key = self.url(), self.service.signer.key
         if key is not None:
             resource = f"/blob/{self.service.account}/{self.container}/{self.name}"

@@ -133,11 +133,11 @@ class AzureService(HttpClient):
         read: Callable[[ET.Element], _Read],
         **more: str,
     ) -> Iterator[_Read]:
-        """All pages, by ``read`` (raises ValueError), of a listing that holds more than blobs.
+        """The pages, by ``read``, of a listing of more than current blobs, such as versions.
 
-        ``include`` gives the values to try, the largest first, as the account may not know it;
-        ``more`` is added to the query. Raises HttpFailure: a request was refused, or a page is
-        damaged.
+        ``read`` raises ValueError for a damaged page. ``include`` gives the values to try, the
+        largest first, as the account may not know it; ``more`` is added to the query. Raises
+        HttpFailure: a request was refused, or a page is damaged.
         """
         which = iter(include)
         query = {"restype": "container", "comp": "list", "include": next(which), **more}

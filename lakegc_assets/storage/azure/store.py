@@ -44,7 +44,7 @@ _PAGE: Final = 5000
 _USUAL_PAGE: Final = 1000
 # Characters that Azure reads as others, or does not allow, or XML 1.0 cannot carry.
 _NOT_ALLOWED: Final = re.compile(r"[\\\x00-\x08\x0b-\x1f\ufffe\uffff]")
-# Characters from which accounts may differ in the order of names, so no key after is skipped.
+# Characters that accounts may order differently: the name at which a listing starts ends before.
 _UNCERTAIN: Final = re.compile(r"[^0-9A-Za-z_/]")
 
 
@@ -133,7 +133,7 @@ class AzureStore(AzureVersions):
     def _is_hierarchical(self) -> bool:
         """True if the account has a hierarchical namespace, as the first blob here shows.
 
-        The service also reports this of an account, but not to an identity.
+        The service also reports this of an account, but not to credentials of an identity.
         """
         service = self.service
         if service.hierarchical is None:

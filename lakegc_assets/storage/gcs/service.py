@@ -71,7 +71,7 @@ class GcsService(HttpClient):
         return HttpFailure(usual_code(code, str(status), message), message, status)
 
     def until(self, deadline: Deadline) -> Sign:
-        """Sign XML API requests without a query until a deadline. Raises ConfigurationError.
+        """The signer of XML API requests, without a query, for a deadline. Raises ConfigurationError.
 
         ``generate_signed_url`` of google-cloud-storage counts the end of a signature from the clock
         of this machine, and cannot sign for a time in the past, which a probe of a store needs.
@@ -171,7 +171,7 @@ def read_page(body: bytes, where: str) -> Page:
 
 def next_page_token(page: Any) -> str | None:  # noqa: ANN401 - any JSON
     """The token of the next page of a listing. Raises ValueError and others: it is no page."""
-    # An empty listing has only its kind; anything else is the answer of another server.
+    # An empty listing has no field but its kind; without it the answer is another server's.
     if page["kind"] != "storage#objects":
         raise ValueError(f"its kind is {page['kind']!r}")
     token = page.get("nextPageToken")

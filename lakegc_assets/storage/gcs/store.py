@@ -46,7 +46,7 @@ from lakegc_assets.storage.values import (
     UndeleteOutcome,
 )
 
-# A character that a bound may hold, but an object's name may not: a request cuts the bound.
+# A character that a bound may hold, but no object's name: a request has the bound up to it.
 _LAST: Final = "\U0010ffff"
 _ODD: Final = re.compile(rf"[\x00-\x1f{_LAST}]")
 _FIELDS: Final = "name,size,updated,generation"
@@ -107,7 +107,7 @@ class GcsStore(UploadingStore[GcsObject]):
     def _deletes(
         self, deadline: Deadline | None, etags: Mapping[str, str] | None, *, singly: bool
     ) -> Bulk:
-        """Delete keys; with a deadline one per request, as batches cannot be signed for one."""
+        """See ``BucketStore``. With a deadline, one key per request: batches cannot have one."""
         sign = None if deadline is None else self.service.until(deadline)
 
         def problem(key: str) -> str | None:
@@ -367,7 +367,7 @@ def _locked_until(listed: Mapping[str, Any]) -> datetime | None:
 
 
 def _recovery_of(settings: Mapping[str, Any], prefix: str, where: str) -> Recovery:
-    """The protection below a prefix by ``_SETTINGS``. Raises ValueError and others: invalid."""
+    """The protection below a prefix by ``_SETTINGS``. Raises ValueError and others: damaged."""
     soft = int(settings.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / _DAY_S
     versions = bool(settings.get("versioning", {}).get("enabled"))
     rules = settings.get("lifecycle", {}).get("rule", [])
@@ -405,7 +405,7 @@ def _locks_of(settings: Mapping[str, Any]) -> list[str]:
 def _days(rule: Mapping[str, Any], prefix: str) -> float | None:
     """The days after which a rule may remove deleted objects below a prefix; None for never."""
     condition = rule.get("condition", {})
-    # The last deleted generation has no newer version.
+    # A deleted object's last generation has no newer version, so such a rule spares it.
     spared = condition.get("isLive") is True or condition.get("numNewerVersions")
     if spared or not any(overlap(start, prefix) for start in _starts_deleted(rule)):
         return None

@@ -48,7 +48,7 @@ def newest_inventory(
     """
     form = _form(namespace)
     place, only = form.split(url.rstrip("/"))
-    # For Azure, the container after its account.
+    # Azure's authority is ``ACCOUNT.DOMAIN/CONTAINER``: the container is the source.
     report = form.newest(open_store(place), namespace.authority.rpartition("/")[2], only)
     return Inventory(namespace, place, report)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #: Formats of the files of a report.
 Encoding = Literal["csv", "parquet", "orc"]
 ENCODINGS: Final[Mapping[str, Encoding]] = {"csv": "csv", "parquet": "parquet", "orc": "orc"}
-#: Rows decoded at a time, and bytes of a CSV file.
+#: Rows decoded at a time, and bytes of a CSV file read at a time.
 _ROWS: Final = 65_536
 _BLOCK: Final = 8 << 20
 #: Bytes at the start of a CSV file that contain its header.
@@ -189,7 +189,7 @@ class ReportForm(ABC):
             yield batch.num_rows, _listing_batch(objects, wanted[1:4], keys, prefix, url)
 
     def require_fields(self, names: Iterable[str], url: str, *others: str) -> None:
-        """Raise RefusedError: the report at ``url`` lacks a listed field, or one of the others."""
+        """Raise RefusedError if the report at ``url`` lacks a listed field, or one of ``others``."""
         there = set(map(plain_name, names))
         missing = [one for one in (*self.listed, *others) if plain_name(one) not in there]
         if missing:
@@ -201,7 +201,7 @@ class ReportForm(ABC):
 
 
 def require_bucket(batch: pa.RecordBatch, report: Report, url: str) -> None:
-    """Raise IntegrityError: a row (with ``bucket``) is about another bucket."""
+    """Raise IntegrityError if a row (with ``bucket``) is about another bucket."""
     others = pc.fill_null(pc.not_equal(batch["bucket"], report.source), True)
     if pc.any(others).as_py():
         bucket = batch["bucket"].filter(others)[0].as_py()
@@ -327,7 +327,7 @@ def truth(values: pa.Array) -> pa.Array:
 def _times(values: pa.Array) -> pa.Array:
     """Times in whole seconds, UTC, which is also the zone of typed times without one.
 
-    Services round the times in reports, so listings in whole seconds are compared by these.
+    Services round the times in reports, so a time in whole seconds is compared as such.
     """
     if pa.types.is_timestamp(values.type):
         zoned = values if values.type.tz else values.cast(pa.timestamp(values.type.unit, "UTC"))

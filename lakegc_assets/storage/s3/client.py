@@ -320,7 +320,7 @@ def read_credentials_file(path: str | os.PathLike[str]) -> Mapping[str, str | No
 
 
 def open_session(profile: str | None, credentials_file: str | None) -> botocore.session.Session:
-    """A session with credentials that renew themselves. Raises ConfigurationError: it has none."""
+    """A session with credentials that renew themselves. Raises ConfigurationError."""
     session = botocore.session.Session(profile=profile)
     try:
         session.get_scoped_config()

@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 _BODY: Final = "lakegc_body"
 _OK: Final = 200
 _BEGIN: Final = '<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
-# A parser would read the raw characters as a space at the start of a line.
+# XML parsers may change or drop raw line ends.
 _ENTITIES: Final = {"\n": "&#xA;", "\r": "&#xD;"}
 #: Printable ASCII text without entities, which an XML parser does not change.
 _TEXT: Final = "[ -%'-;=?-~]*"
@@ -51,7 +51,7 @@ def _object(fields: Mapping[str, str]) -> str:
 def read_deleted(
     response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object
 ) -> None:
-    """Read an answer with one result for all keys, as botocore's ``before-parse`` handler.
+    """Read an answer that all keys are deleted, as botocore's ``before-parse`` handler.
 
     Any other answer is left to botocore as a whole.
     """

@@ -297,7 +297,7 @@ class S3Versions(UploadingStore[S3Object]):
         why = _not_kept(lost, latest, history.newest)
         if latest is None or why:
             return UndeleteOutcome(lost.key, "not_kept", None, why)
-        # A concurrent or late delete of an already deleted object deletes nothing.
+        # Also a marker of a later delete may go: that delete found the object deleted already.
         return latest.version
 
     def _failed(self, lost: Lost, failure: HttpFailure) -> UndeleteOutcome:

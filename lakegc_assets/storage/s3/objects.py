@@ -1,10 +1,10 @@
 """One object of S3: its metadata, reads from any offset, writes at once or in parts, copies.
 
-S3 makes a copy itself if one pair of keys reaches both objects. Two conditions protect a copy:
-nothing is overwritten, and the source is the requested one. Many compatible servers ignore these
-conditions silently, least often on plain puts. So a small object that must not overwrite is read
-and put, and every copy is compared with the requested object. Tiny objects always are read and put,
-at free keys: that takes less time than a copy by the store.
+S3 makes a copy itself if one pair of access keys reaches both objects. Two conditions protect a
+copy: nothing is overwritten, and the source is the requested one. Many compatible servers ignore
+these conditions silently, least often on plain puts. So a small object that must not overwrite is
+read and put, and every copy is compared with the requested object. Tiny objects always are read and
+put, at free keys: that takes less time than a copy by the store.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _NAMED: Final = {
     "sha256": "ChecksumSHA256", "crc64nvme": "ChecksumCRC64NVME", "crc32c": "ChecksumCRC32C",
 }  # fmt: skip
 _NOT_FOUND: Final = 404
-#: Bytes from which an object is streamed if it must not overwrite, and else copied by the store.
+#: Bytes above which an object is streamed if it must not overwrite, and else copied by the store.
 _SMALL: Final = 1 << 20
 _TINY: Final = 32 << 10
 _TOO_SHORT: Final = frozenset({"InvalidRange", "416"})

@@ -41,8 +41,8 @@ _Words = npt.NDArray[np.uint64]
 class _Form(NamedTuple):
     """The common parts of objects: the tags before, between and after their texts.
 
-    Words of eight bytes cover the tags. Each word has the number of its tags, its offset in them,
-    its bytes, and a mask of the bytes that belong to the tags.
+    Words of eight bytes cover the tags. Each word has the index of its run of tags, its offset in
+    the run, its bytes, and a mask of the bytes that belong to the run.
     """
 
     #: Bytes of each run of tags.
@@ -63,7 +63,7 @@ def objects_in(body: bytes) -> tuple[bytes, list[pa.Array]] | None:
     no objects; then the XML parser finds no element ``_`` either.
     """
     begin, end = body.find(_BEGIN), body.rfind(_END) + len(_END)
-    # Words may extend past the last tag, if the page ends with other tags.
+    # Words may extend past the last tag of the objects, so other tags must follow.
     if not 0 <= begin < end <= len(body) - _WORD:
         return None
     objects = np.frombuffer(body, np.uint8)[begin:end]
@@ -101,9 +101,9 @@ def _have(form: _Form, words: _Words, tags: _Numbers, ends: _Numbers) -> bool:
 
     Args:
         form: the expected form of the objects.
-        words: of the page, one from each of its bytes on.
+        words: of eight bytes of the page, one from each byte on.
         tags: for each object, the positions of its tags.
-        ends: of the objects.
+        ends: end position of each object.
     """
     behind = tags + form.lengths
     # Otherwise words of one object would be read in the next object, or past the page.

@@ -61,8 +61,7 @@ class S3Store(S3Versions):
             found = small.get(self.bucket, self._full_key(key))
             if found is not None:
                 return found
-            # boto3 finds the cause: the object may be missing, or the bucket may need another
-            # request.
+            # boto3 finds the cause: the object may be missing, or obstore may not reach the bucket.
             small.pause(self.bucket, PAUSE_S)
         return self.get(key)
 
@@ -113,7 +112,7 @@ class S3Store(S3Versions):
             self.client.abort_multipart_upload(Bucket=self.bucket, Key=full_key, UploadId=upload_id)
 
     def _copied(self, source: S3Object, target: S3Object, asked: CopyRequest) -> Copied | None:
-        """Copy a small object that may be overwritten in one request."""
+        """See ``BucketStore``. A small copy that may replace an object takes one request."""
         return copy(source, target, asked, self.sizes)
 
     def _deletes(
@@ -224,7 +223,7 @@ class S3Store(S3Versions):
         return found._replace(markers=markers, locked=None if lock is None else found.locked)
 
     def _object_lock(self) -> ObjectLock | None:
-        """Object Lock of the bucket; None where nobody can tell."""
+        """Object Lock of the bucket; None if it is not known."""
         try:
             with failing():
                 answer = self.client.get_object_lock_configuration(Bucket=self.bucket)
