@@ -136,7 +136,7 @@ def each_page(
 ) -> Iterator[_Made]:
     """The pages of a list of ``what``, by ``ask``, which takes and returns a continuation token.
 
-    The token is None for the first page and after the last. Raises HttpFailure: a token comes twice.
+    The token is None for the first page and after the last. Raises HttpFailure: a token repeats.
     """
     token: _Token | None = None
     seen = set[_Token]()

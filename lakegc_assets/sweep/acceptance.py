@@ -328,7 +328,8 @@ def _accepted(hold: Hold, alarms: Sequence[Alarm], acceptance: Mapping[str, Any]
     """Build the record that replaces a hold; ``acceptance``: its id, person and time."""
     lost: dict[str, list[str]] = {}
     for alarm in alarms:
-        # Only objects that the ledger has, too: another sweep of that mark must raise an alarm.
+        # Only objects that the ledger records as gone, too: if a sweep of that mark deletes any
+        # other one, that must be an alarm again.
         lost.setdefault(alarm.run, []).extend(sorted(alarm.lost["address"].to_pylist()))
     totals = [{"run": alarm.run, **alarm.totals} for alarm in alarms]
     unverified = sorted({address for alarm in alarms for address in alarm.having(UNKNOWN)})

@@ -273,7 +273,7 @@ class DeltaMarks:
         """Read the live ranges that neither the mark nor an earlier delta mark has read."""
         every = every_range(self.chain["store_listing"], known.rules)
         ids = known.metaranges()
-        # If dangling commits count as well, all ranges in the store are listed.
+        # If ranges of no known commit count as well, all ranges in the store are listed.
         wanted = ids if every else ids - self._metaranges
         found = self.find_ranges(wanted, unread, every=every)
         unseen = [range_id not in self._ranges for range_id in found["range_id"].to_pylist()]
@@ -317,7 +317,7 @@ class DeltaMarks:
         def read(some: Collection[str]) -> LiveRanges:
             return live_ranges(self.ctx, some, every=every, strict=False)
 
-        # The empty id finds all ranges in the store, even if no active commit can be read.
+        # With ``every``, the empty id finds all ranges, even if no active commit can be read.
         parts, damaged = isolate(read, [*sorted(metaranges), ""])
         passed = {i: e for part in parts for i, e in part.passed_over.items()}
         errors = [error for _, error in damaged]

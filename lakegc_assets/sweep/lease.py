@@ -367,7 +367,8 @@ def require_conditional_puts(store: ObjectStore, key: str) -> None:
         ConfigurationError: the store ignores the conditions.
         RefusedError: the store locks every object, so that no lease could be renewed.
     """
-    # The owner of the lease removes all probes, perhaps this one in the middle of the probe.
+    # The owner of the lease removes all probes, perhaps this one in the middle of the probe. So a
+    # probe that fails is repeated once.
     if _honours_conditions(store, key) or _honours_conditions(store, f"{key}-again"):
         return
     raise ConfigurationError(

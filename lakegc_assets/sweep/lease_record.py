@@ -32,7 +32,7 @@ NAMESPACES: Final = ("pid", "time")
 #: Fields of ``/proc/<pid>/stat`` after the name of the program, which may contain any character.
 _STATE, _STARTED = 0, 19
 _DEAD: Final = frozenset("ZXx")
-#: Folder of messages between sweeps, backups and restores, below the namespace. No mark names it.
+#: Folder of the files that sweeps, backups and restores share in the namespace. No mark names it.
 FOLDER: Final = "_lakefs/retention/gc/lakegc/"
 LEASE: Final = f"{FOLDER}lease.json"
 #: Key prefix of objects that are written to probe the behaviour of a store.
@@ -42,7 +42,7 @@ _MARGIN: Final = timedelta(seconds=60)
 
 
 class _Process(NamedTuple):
-    """Start time of a process in ticks since boot; ``ended``: it waits to be reaped."""
+    """Start time of a process in ticks since boot; ``ended``: True if it waits to be reaped."""
 
     started: str
     ended: bool
@@ -187,7 +187,7 @@ def read_lease(store: ObjectStore) -> LeaseRecord:
 
 
 def lost(store: ObjectStore, token: str, number: int, now: datetime) -> str:
-    """Return the reason why a task must not delete any more; empty while the lease holds.
+    """Return why a task must not delete any more; empty while the lease holds long enough.
 
     ``token``: token of the lease under which the task was started; ``number``: its round; ``now``:
     the store's time, read just before.

@@ -1,4 +1,4 @@
-"""The rounds of a sweep: each takes a delta mark, and deletes the remaining candidates."""
+"""The rounds of a sweep: each takes a delta mark, and deletes what it leaves while it is valid."""
 
 from __future__ import annotations
 

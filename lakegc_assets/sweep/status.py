@@ -348,7 +348,7 @@ def restored(
 
 
 def _brought_back(attempts: Sequence[AttemptArtifacts], skew: timedelta) -> Iterator[pa.Table]:
-    """Yield the objects that each restore of some runs restored: address, at, and until, later."""
+    """Yield the objects that each restore restored: address, at, and until (``skew`` later)."""
     for attempt in attempts:
         for restore_id in restores(attempt):
             rows = recorded(attempt, restore_id)

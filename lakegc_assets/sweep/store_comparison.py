@@ -89,8 +89,8 @@ def _state(marked: Marked, found: Found) -> State:
     if info is None:
         return "missing"
     now = info.last_modified
-    # A mark in the mode ``committed`` may have times in whole seconds only, and some stores answer
-    # HEAD requests with whole seconds.
+    # Marks in the mode ``committed`` and marks by an inventory report may have times in whole
+    # seconds only, and some stores answer HEAD requests with whole seconds.
     if not found.listed or not marked_at.microsecond:
         now, marked_at = now.replace(microsecond=0), marked_at.replace(microsecond=0)
     same = (info.size, now, info.etag) == (marked.size, marked_at, marked.etag)

@@ -169,7 +169,7 @@ def _facts_of(
         "outcomes": _outcomes(swept),
         "conditional_deletes": means.condition,
         "delete_deadlines": means.deadlines,
-        # The deletes of an earlier try have an earlier end.
+        # Objects that an earlier try deleted can be restored until an earlier time.
         "recovery": recovery_facts(recovery, min([began, *(t.first for t in swept)])),
         "space": {**space_facts(deleted), "notice": means.protection.notice},
         # Objects that earlier tries deleted without trash; local stores only.

@@ -112,7 +112,7 @@ class PrunedTotals(
 
 
 def read_totals(root: ArtifactRoot, repository: str) -> PrunedTotals:
-    """Read the totals of a repository. To add the totals of its runs, read the runs before.
+    """Read the totals of a repository. A caller that adds those of its runs reads the runs first.
 
     Raises:
         IntegrityError: the totals are damaged.

@@ -71,7 +71,7 @@ class GcsService(HttpClient):
         return HttpFailure(usual_code(code, str(status), message), message, status)
 
     def until(self, deadline: Deadline) -> Sign:
-        """The signer of XML API requests, without a query, for a deadline. Raises ConfigurationError.
+        """The signer of XML API requests without a query, by a deadline. Raises ConfigurationError.
 
         ``generate_signed_url`` of google-cloud-storage counts the end of a signature from the clock
         of this machine, and cannot sign for a time in the past, which a probe of a store needs.

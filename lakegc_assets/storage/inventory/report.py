@@ -189,7 +189,7 @@ class ReportForm(ABC):
             yield batch.num_rows, _listing_batch(objects, wanted[1:4], keys, prefix, url)
 
     def require_fields(self, names: Iterable[str], url: str, *others: str) -> None:
-        """Raise RefusedError if the report at ``url`` lacks a listed field, or one of ``others``."""
+        """Raise RefusedError if the report at ``url`` lacks one of ``listed`` or ``others``."""
         there = set(map(plain_name, names))
         missing = [one for one in (*self.listed, *others) if plain_name(one) not in there]
         if missing:
