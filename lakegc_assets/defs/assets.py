@@ -70,15 +70,15 @@ from lakegc_assets.sweep.sweep import sweep
 
 @stage(columns=LISTING)
 def store_listing(execution: Execution) -> dg.MaterializeResult[None]:
-    """Objects of the store. The first asset of a run: it fixes the one cutoff.
+    """Objects of the store, and the one cutoff of the run; the first asset of a run.
 
-    Reads: the storage namespace of the repository, everything outside ``_lakefs/``; and what the
-    last run listed of slices that nobody writes to any more. In the mode ``committed``: commits and
-    ranges, and of the namespace only what ranges name that no active commit holds.
+    Reads: the storage namespace of the repository, except ``_lakefs/``. Slices that nobody writes
+    to any more are taken from an earlier run's listing. In the mode ``committed``: commits and
+    ranges, and only those objects of the namespace that ranges name and no active commit holds.
     Writes: address (relative to the namespace), size (bytes), last_modified (UTC), etag.
-    Guarantees: starts a new attempt, unless the mark is frozen; the cutoff is recorded here and
-    never computed again; whatever is written to the store later is not in it, so it cannot be a
-    candidate.
+    Guarantees: starts a new attempt, unless the mark is frozen. The cutoff is recorded here and
+    never computed again. An object that is written to the store later is not listed, so it cannot
+    be a candidate.
     """
     return execution.made(list_store, "mode", "because", "listed", "carried", "bytes", "start")
 
@@ -87,26 +87,27 @@ def store_listing(execution: Execution) -> dg.MaterializeResult[None]:
 def uncommitted_snapshot(execution: Execution) -> dg.MaterializeResult[None]:
     """Addresses that are staged on any branch.
 
-    Reads: lakeFS's ``prepare_uncommited``, all pages, and the parquet files that it writes.
+    Reads: all pages of lakeFS's ``prepare_uncommited``, and the Parquet files that it writes.
     Writes: address (relative to the namespace), created (UTC).
-    Guarantees: comes after the listing and before the commits, so an object that is committed in
-    between is seen in at least one of them; a page without a location is believed only if nothing
-    of the namespace is staged on what it covered; otherwise the run stops.
+    Guarantees: is made after the listing and before the commits, so an object that is committed
+    during the mark is seen as staged, as committed, or both. A page without a location is accepted
+    only if the branches that it covers have nothing of the namespace staged; otherwise the run
+    stops.
     """
     return execution.made(snapshot_uncommitted, "pages", "pages_without_location", "tries")
 
 
 @stage(columns=ACTIVE, after=("uncommitted_snapshot",))
 def active_commits(execution: Execution) -> dg.MaterializeResult[None]:
-    """Commits whose objects must stay: lakeFS's list united with our own computation.
+    """Commits whose objects must stay: the union of lakeFS's list and our own computation.
 
-    Reads: retention rules, branches (hidden ones too), tags, logs, and lakeFS's
+    Reads: retention rules, branches (also hidden ones), tags, logs, and lakeFS's
     ``prepare_commits``.
-    Writes: commit_id, metarange_id, and why: branch, kind, counted_from, source. Beside it: expired
-    commits, HEADs and tags.
-    Guarantees: holds every HEAD read before and after, all that lakeFS lists, all that our own walk
-    finds, and what the previous mark knew and its rule still covers. Without rules every commit is
-    active.
+    Writes: commit_id, metarange_id, and the reason: branch, kind, counted_from, source. Further
+    parts: expired commits, HEADs and tags.
+    Guarantees: includes every HEAD that is read before and after lakeFS's list, all commits of that
+    list, all that our own walk finds, and those that the previous mark knew and that are still
+    inside their retention. Without rules every commit is active.
     """
     with execution.run_context() as ctx:
         manifest = find_active_commits(ctx)
@@ -121,11 +122,11 @@ def committed_addresses(execution: Execution) -> dg.MaterializeResult[None]:
     """Addresses that active commits hold, read range by range.
 
     Reads: metaranges and ranges below ``_lakefs/``, through the cache of decoded tables.
-    Writes: hash (64 bits) of each address relative to the namespace, in every spelling that is
-    meant. Beside it: the ranges read, what other repositories of the server name of this one's
-    objects, and the ends of full addresses that nobody can resolve. Without retention rules, and in
-    the mode ``uncommitted``, every range counts, whoever has it.
-    Guarantees: a table that is missing, damaged, or not what its id says stops the run.
+    Writes: hash (64 bits) of each address relative to the namespace, in every spelling that an
+    entry may mean. Further parts: the ranges read, the objects of this repository that other
+    repositories of the server name, and the ends of full addresses that cannot be resolved. Without
+    retention rules, and in the mode ``uncommitted``, every range counts, with or without a commit.
+    Guarantees: a table that is missing, damaged, or different from its id stops the run.
     """
     tables = ("ranges", "metaranges")
     facts = [f"{one}{source}" for one in tables for source in ("", "_from_cache", "_decoded")]
@@ -137,15 +138,16 @@ def committed_addresses(execution: Execution) -> dg.MaterializeResult[None]:
     reads=("store_listing", "uncommitted_snapshot", "active_commits", "committed_addresses"),
 )
 def deletion_candidates(execution: Execution) -> dg.MaterializeResult[None]:
-    """Objects older than the cutoff that nothing needs any more, with the reason.
+    """Objects older than the cutoff that nothing needs any more, each with the reason.
 
-    Reads: the four assets before it, each with its digest checked; and lakeFS, to see what it
-    serves.
+    Reads: the four assets before it, after their digests are verified; and lakeFS, for the
+    addresses that it serves.
     Writes: address, size (bytes), last_modified (UTC), etag, reason (expired or unreferenced), and
-    for expired ones the commit and branch that held them last. Beside it: what was spared, and why;
-    where a mark of lakeFS's own collector is adopted, who holds what it names and ours keeps.
-    Guarantees: strictly older than the cutoff, below ``data/`` or flat at the root, in no live set.
-    The blocking checks stand here, before anything is published.
+    for expired objects the last commit and branch that held them. Further parts: the spared objects
+    with the reasons; in a run that adopts a mark of lakeFS's collector, the holders of the objects
+    that this mark names and ours keeps.
+    Guarantees: each candidate is older than the cutoff, below ``data/`` or directly at the root,
+    and in no live set. The blocking checks run on this asset, before anything is published.
     """
     with execution.run_context() as ctx:
         manifest = find_candidates(ctx)
@@ -157,13 +159,14 @@ def deletion_candidates(execution: Execution) -> dg.MaterializeResult[None]:
 
 @stage(columns=BREAKDOWN, reads=("deletion_candidates",))
 def gc_report(execution: Execution) -> dg.MaterializeResult[None]:
-    """The published mark, and why each object goes.
+    """The published mark, with the reason for each object.
 
     Reads: the candidates, and the recorded results of their checks.
-    Writes: objects and bytes by reason, branch rule, slice age and age; in the namespace the lists
+    Writes: objects and bytes by reason, branch rule, slice age and age. In the namespace: the lists
     and the summary that lakeFS's own tools read.
-    Guarantees: nothing is published unless every blocking check passed on exactly these candidates;
-    the summary is written last, after the lists were read back; from then on the mark is frozen.
+    Guarantees: nothing is published unless every blocking check passed on exactly these candidates.
+    The lists are read back before the summary is written, as the last file. From then on the mark
+    is frozen.
     """
     with execution.run_context() as ctx:
         manifest = report(ctx)
@@ -174,14 +177,14 @@ def gc_report(execution: Execution) -> dg.MaterializeResult[None]:
 
 @stage(columns=CELLS, reads=("gc_report",), skippable=True)
 def storage_attribution(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
-    """Listed bytes by class, and the live ones by branch and path.
+    """Listed bytes by class, and live bytes by branch and path.
 
-    Reads: the assets before the report, the caches of ranges and metaranges that they have filled,
-    and the listing of ``_lakefs/``; it decodes no range.
-    Writes: objects and bytes by class, and of what commits hold by branch, path, oldest commit, age
-    and size, as one table of totals; `lakegc usage` shows it.
-    Guarantees: each listed object is in exactly one class; what is not known has a class of its
-    own. Nothing depends on it: where it cannot be made, mark and sweep go on, and `lakegc usage`
+    Reads: the assets before the report, the caches of ranges and metaranges that these have filled,
+    and the listing of ``_lakefs/``. It decodes no range.
+    Writes: one table of totals: objects and bytes by class, and for committed objects also by
+    branch, path, oldest commit, age and size. `lakegc usage` shows it.
+    Guarantees: each listed object is in exactly one class; unknown ones have their own class.
+    Nothing depends on this asset: if it cannot be made, mark and sweep continue, and `lakegc usage`
     makes it later.
     """
     with execution.run_context() as ctx:
@@ -204,13 +207,13 @@ def storage_attribution(execution: Execution) -> Iterator[dg.MaterializeResult[N
 
 @stage(columns=OUTCOMES, reads=("gc_report",), skippable=True)
 def backup(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
-    """Verified copies of what the mark names, made before anything of it is deleted.
+    """Verified copies of the marked objects, made before any of them is deleted.
 
     Reads: the published mark, and the objects that it names.
-    Writes: below ``backup_url``, one copy of each object, verified; what became of each (copied,
-    changed, missing, failed); and a manifest, last. Nothing where ``backup_url`` is not set.
-    Guarantees: a finished backup is never changed; a killed one goes on where it was; a sweep with
-    ``backup_url`` deletes only what is verified in the backup of its own mark.
+    Writes: below ``backup_url``, one verified copy of each object, its outcome (copied, changed,
+    missing, failed), and at last a manifest. Nothing if ``backup_url`` is not set.
+    Guarantees: a finished backup is never changed. A killed backup continues where it stopped. With
+    ``backup_url``, a sweep deletes only objects that are verified in the backup of its own mark.
     """
     with execution.run_context() as ctx:
         record = back_up(ctx)
@@ -226,17 +229,18 @@ def backup(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
 
 @stage(columns=SWEPT, reads=("gc_report", "backup"), skippable=True)
 def swept_set(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
-    """The outcome of each marked object: the mark is verified again, and what it names deleted.
+    """The outcome of each marked object: verifies the mark again, and deletes its objects.
 
-    Reads: the published mark; and staged objects, rules, branches and commits once more.
+    Reads: the published mark; and once more staged objects, rules, branches and commits.
     Writes: address, size (bytes), outcome (deleted, already_missing, spared, locked, put_back),
-    error_code, detail (of what was deleted: space freed, or held until when), at (UTC), version (of
-    what the store keeps of a deleted object).
-    Guarantees: trusts no earlier check; evaluates every invariant again; what came back to life is
-    spared, and what is not verified in the backup where ``backup_url`` is set; each batch is
-    recorded before the next is sent; a killed sweep goes on where it was. A mark that was swept is
-    left alone, and its record is shown. A run that nobody asked for (a schedule's, a sensor's, a
-    backfill's) sweeps only where the repository's policy lets it, and else ends without.
+    error_code, detail (of a deleted object: space freed, or held until a time), at (UTC), version
+    (that the store keeps of a deleted object).
+    Guarantees: trusts no earlier check, and evaluates every invariant again. Objects that came back
+    to life are spared; with ``backup_url``, also objects that are not verified in the backup. Each
+    batch is recorded before the next one is sent. A killed sweep continues where it stopped. A mark
+    that was swept is not swept again; its record is shown. A run that no person started (a
+    schedule, a sensor or a backfill did) sweeps only if the policy of the repository allows it, and
+    otherwise ends without a sweep.
     """
     context = execution.context
     with execution.run_context() as ctx, interrupts_shown(ctx):
@@ -255,9 +259,17 @@ def swept_set(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
 
 @contextmanager
 def _recorded_try(execution: Execution, given: RunContext, ctx: RunContext) -> Iterator[None]:
-    """As ``recorded_try``, under the lease: meanwhile an approval may be withdrawn or expired.
+    """Record a try of a sweep as ``recorded_try`` does, if its approval still holds.
 
-    ``given`` is the run without what was approved. Raises RefusedError: the approval does not hold.
+    Runs under the lease: an approval may be withdrawn, or expire, while the sweep waits for it.
+
+    Args:
+        execution: of the asset.
+        given: the run without its approved share.
+        ctx: the run with it.
+
+    Raises:
+        RefusedError: the approval does not hold any more.
     """
     waits, share = _waits(execution, given), approved(given).settings.max_candidate_share
     if waits is not None or share < ctx.settings.max_candidate_share:
@@ -269,7 +281,7 @@ def _recorded_try(execution: Execution, given: RunContext, ctx: RunContext) -> I
 
 
 def _waits(execution: Execution, ctx: RunContext) -> str | None:
-    """A sentence about what a run waits for that nobody asked for; None if it may sweep."""
+    """The reason why a run that no person started must wait; None if it may sweep."""
     context = execution.context
     if not is_unattended(first_tags(context.instance, context.run)):
         return None
@@ -278,7 +290,7 @@ def _waits(execution: Execution, ctx: RunContext) -> str | None:
 
 
 class RestoreConfig(dg.Config):
-    """The objects to restore: all of the mark, some addresses, or those that a branch shows."""
+    """The objects to restore: all objects of the mark, some addresses, or a branch's objects."""
 
     everything: bool = Field(default=False, description="all that the mark names")
     addresses: list[str] = Field(default=[], description="objects, by their addresses")
@@ -287,28 +299,28 @@ class RestoreConfig(dg.Config):
     prefix: str | None = Field(default=None, description="only what is below this prefix of it")
 
     def choice(self) -> Choice:
-        """As the core takes it; refused where it contradicts itself."""
+        """The same choice for the core; a ``RefusedError`` if the fields contradict each other."""
         return Choice(self.everything, tuple(self.addresses), self.branch, self.path, self.prefix)
 
 
-# A backup is read, too, but it is no dependency: where none was made, Dagster would skip this step.
+# The backup is read, too, but it is no dependency: Dagster would skip this step without a backup.
 @stage(columns=RESTORED, reads=("swept_set",), config=RestoreConfig, skippable=True)
 def restored_set(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
-    """The outcome of each object of a mark that was to come back.
+    """The outcome of each object of a mark that was to be restored.
 
-    Reads: the published mark; what the sweep recorded; and the backup, where ``backup_url`` is set.
-    Writes: first a pin in the namespace; then address, size (bytes), outcome (restored,
-    already_there, not_kept), source (store, backup), error_code, detail, at (UTC), below a folder
-    for each restore. Nothing where it was chosen among others and not asked for ("Materialize
-    all").
-    Guarantees: nothing that is there is overwritten; one restore or sweep at a time; what was
-    restored is left alone by marks until its pin ends; a killed restore goes on where it was.
+    Reads: the published mark, the record of the sweep, and the backup if ``backup_url`` is set.
+    Writes: first a pin in the namespace. Then, in a separate folder for each restore: address, size
+    (bytes), outcome (restored, already_there, not_kept), source (store, backup), error_code,
+    detail, at (UTC). Nothing if the run selects several assets ("Materialize all") and its
+    configuration requests no restore.
+    Guarantees: overwrites no object that exists. Only one restore or sweep runs at a time. Marks
+    spare restored objects until their pin ends. A killed restore continues where it stopped.
     """
     asked, context = RestoreConfig(**(execution.step.op_config or {})), execution.context
     if asked == RestoreConfig() and len(context.run.asset_selection or ()) > 1:
         context.log.info("nothing is restored: the configuration of this run does not ask for it")
         return
-    # What was swept comes back, also where nothing more is to be collected.
+    # Swept objects can be restored also if the repository is not collected any more.
     with execution.run_context(excluded=True) as ctx:
         manifest = restore(ctx, asked.choice())
     yield materialization(ctx.root, manifest, of_restore(manifest))
@@ -316,17 +328,16 @@ def restored_set(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
 
 @stage(columns=CURVE, reads=("gc_report",), skippable=True)
 def policy_forecast(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
-    """The garbage under other retention rules, by this mark.
+    """The garbage under other retention rules, computed from this mark.
 
-    Reads: the mark, the ranges that marks have decoded, the rules in lakeFS, and the commits of the
-    mark.
-    Writes: nothing but what it shows: objects and bytes today and under the other rules, the same
-    with each default from 1 to 365 days, and what today's rules free in time. Nothing where
+    Reads: the mark and its commits, the ranges that marks have decoded, and the rules in lakeFS.
+    Writes: only its metadata: objects and bytes today and under the other rules, the same for each
+    default from 1 to 365 days, and the objects that today's rules free over time. Nothing if
     `forecast` is not set.
-    Guarantees: no range is read that no mark has read; what is not known makes an amount a bound,
-    which is said; nothing is deleted, and no rule is set.
+    Guarantees: reads no range that no mark has read. If something is unknown, the amount is a
+    bound, and is shown as one. Deletes nothing, and sets no rule.
     """
-    # Nothing is collected here, so nothing is to be excluded from it.
+    # Nothing is collected here, so repositories that are excluded from collection are allowed.
     with execution.run_context(excluded=True) as ctx:
         policy = execution.resources.collector.policy(ctx.repository)
         thought_of = policy.forecast
@@ -342,14 +353,14 @@ def policy_forecast(execution: Execution) -> Iterator[dg.MaterializeResult[None]
 
 @stage(columns=ROWS, resources=("collector", "lakefs", "stores"), kinds=("lakefs",))
 def estate(execution: Execution) -> dg.MaterializeResult[None]:
-    """The state of each repository, by its artifacts and Dagster's schedules, in one table.
+    """The state of each repository, from its artifacts and Dagster's schedules, in one table.
 
-    Reads: the artifacts of all repositories, the repositories that Dagster knows as partitions,
-    which schedules are on, and of each namespace the hold and the lease; not lakeFS.
-    Writes: nothing but what it shows: for each repository size, garbage, bytes freed, last mark,
-    last sweep, next run, state and why; and the bytes freed by repository and week.
-    Guarantees: a repository that is known, or has left artifacts, has a row; one whose artifacts
-    cannot be read has a row that says so.
+    Reads: the artifacts of all repositories, the partition keys of repositories in Dagster, the
+    schedules that are on, and the hold and the lease in each namespace; not lakeFS.
+    Writes: only its metadata: for each repository size, garbage, bytes freed, last mark, last
+    sweep, next run, state and reason; and the bytes freed by repository and week.
+    Guarantees: each repository that Dagster knows, or that has artifacts, has a row. If its
+    artifacts cannot be read, the row says so.
     """
     context, names, resources = execution.context, execution.names, execution.resources
     known = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
@@ -371,16 +382,16 @@ def estate(execution: Execution) -> dg.MaterializeResult[None]:
 
 @stage(resources=("collector", "lakefs", "stores"), kinds=("lakefs",))
 def estate_leftovers(execution: Execution) -> dg.MaterializeResult[None]:
-    """Leftovers of the server and its stores, which no collection of a repository finds.
+    """Leftovers of the server and its stores: objects that no collection of a repository finds.
 
-    Reads: the repositories that lakeFS has, what lies below the roots of namespaces, uploads in
-    parts (on Azure blocks that no blob has), versions and what else the stores hold of what was
-    deleted, the tables below `_lakefs/` of each repository, and the dumps of all commits that
-    lakeFS writes when it is asked.
-    Writes: nothing but what it shows, and those dumps, which lakeFS writes below `_lakefs/` of each
+    Reads: the repositories that lakeFS lists, all files below the roots of namespaces, unfinished
+    uploads in parts (on Azure: blocks that no blob has), versions and other copies of deleted
+    objects that the stores hold, the tables below `_lakefs/` of each repository, and the dumps of
+    all commits that lakeFS writes on request.
+    Writes: only its metadata; and those dumps, which lakeFS writes below `_lakefs/` of each
     repository that has tables older than 30 days which neither logs nor earlier dumps name.
-    Guarantees: it removes nothing; a place that cannot be looked at is named, and the others are
-    looked at. `lakegc leftovers remove` removes what a person confirms.
+    Guarantees: removes nothing. A place that cannot be read is named, and the others are still
+    read. `lakegc leftovers remove` removes only objects that a person confirms.
     """
     context, resources = execution.context, execution.resources
     server = Server(
@@ -397,7 +408,7 @@ def estate_leftovers(execution: Execution) -> dg.MaterializeResult[None]:
     return shown_tables(of_leftovers(found))
 
 
-#: The graph in its order.
+#: The assets in the order of the graph.
 STAGES: Final = (
     store_listing,
     uncommitted_snapshot,
@@ -413,7 +424,7 @@ STAGES: Final = (
     estate,
     estate_leftovers,
 )
-#: What a mark is made of, and what is said with it.
+#: The assets of a mark: the stages up to the report, and the attribution of storage.
 MARK: Final = STAGES[: STAGES.index(backup)]
-#: What is made in one step: a sweep goes on where no backup was asked for.
+#: The assets of one step: Dagster would skip a sweep in a step after a backup that made nothing.
 SWEEP: Final = (backup, swept_set)

@@ -1,4 +1,4 @@
-"""Schedules and sensors that are on, which of their ticks failed, and which sensors only fail."""
+"""The state of schedules and sensors: which are on, which ticks failed, which sensors only fail."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import dagster as dg
 from lakegc_assets.defs.failures import first_cause
 from lakegc_assets.estate.notices import Outbox, document
 
-#: Turned on by somebody, or from the start. Dagster has no public names for these, nor for what is
-#: asked here of an instance (``all_instigator_state``, ``get_ticks``): besides, only GraphQL has
-#: it, and a sensor does not know where that is served.
+#: States of a schedule or sensor that a person has turned on, or that is on from the start.
+#: Dagster has no public names for these states, nor for the methods of an instance used here
+#: (``all_instigator_state``, ``get_ticks``). Otherwise only GraphQL provides them, and a sensor
+#: does not know its URL.
 _ON: Final = ("RUNNING", "DECLARED_IN_CODE")
-#: A sensor that has not ticked for so long is none any more: its code location has gone.
+#: A sensor without a tick for this time does not count: its code location is gone.
 _TICKING: Final = timedelta(minutes=10)
-#: Of ticks; one that has started and not ended is neither.
+#: States of ticks that ended without an error; a tick that has not ended proves nothing.
 _ENDED_WELL: Final = ("SUCCESS", "SKIPPED")
 
 
@@ -27,7 +28,7 @@ def schedules_on(
 ) -> dict[str, Sequence[str]]:
     """The cron schedules of each schedule that is turned on, by its name.
 
-    None as ``location`` stands for schedules of all code locations.
+    ``location``: a code location; None for all of them.
     """
     found: dict[str, Sequence[str]] = {}
     for state in _on(instance, "SCHEDULE", location):
@@ -73,7 +74,7 @@ def locations_of(
 
 @dataclass(frozen=True)
 class FailedTick:
-    """A tick that failed: its schedule or sensor, when it was due, UTC, and the error's message."""
+    """A failed tick: its schedule or sensor, the time when it was due (UTC), and the error."""
 
     name: str
     at: datetime
@@ -83,9 +84,9 @@ class FailedTick:
 def failed_ticks(
     instance: dg.DagsterInstance, since: datetime, location: str | None = None
 ) -> list[FailedTick]:
-    """The ticks since a time, UTC, that failed, of schedules that are turned on; the oldest first.
+    """The failed ticks since a time (UTC) of schedules that are on; the oldest first.
 
-    None as ``location`` stands for schedules of all code locations.
+    ``location``: a code location; None for all of them.
     """
     found: list[FailedTick] = []
     for state in _on(instance, "SCHEDULE", location):
@@ -97,9 +98,9 @@ def failed_ticks(
     return sorted(found, key=lambda one: one.at)
 
 
-#: From the first to the last of the ticks that failed, one after the other.
+#: Least time from the first to the last of consecutive failed ticks.
 _FAILING: Final = timedelta(hours=1)
-#: Of the ticks that are looked at; of a sensor that ticks more seldom, these are so many of them.
+#: Time over which ticks are read; longer for a sensor with fewer than ``_TICKS`` ticks in it.
 _TICKS_BACK: Final = timedelta(hours=3)
 _TICKS: Final = 3
 
@@ -107,9 +108,9 @@ _TICKS: Final = 3
 def failing_sensors(
     instance: dg.DagsterInstance, location: str | None, now: datetime, names: Container[str]
 ) -> dict[str, FailedTick]:
-    """The last failed tick of each sensor that failed at every tick for an hour.
+    """The last failed tick of each sensor whose ticks have all failed for an hour.
 
-    None as ``location`` stands for sensors of all code locations; ``names`` are those of sensors.
+    ``location``: a code location; None for all of them. ``names``: names of sensors.
     """
     found: dict[str, FailedTick] = {}
     for state in _on(instance, "SENSOR", location):

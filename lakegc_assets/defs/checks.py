@@ -29,7 +29,7 @@ _ADDS_UP: Final = (
 
 
 def candidate_checks(names: Names) -> dg.AssetChecksDefinition:
-    """One check for each invariant, which are evaluated together."""
+    """One check for each invariant; one step evaluates all of them."""
     described = {one.__name__: (one.__doc__, one not in WARNINGS) for one in INVARIANTS}
     return _checks(names, "candidate_checks", ASSET, described, _evaluate)
 
@@ -46,7 +46,7 @@ def _checks(
     described: Mapping[str, tuple[str | None, bool]],
     evaluate: Callable[[Execution], Iterator[dg.AssetCheckResult]],
 ) -> dg.AssetChecksDefinition:
-    """Checks of an asset, by their names: the description of each, and True where it blocks."""
+    """The checks of an asset: by name, the description, and True if the check blocks."""
     specs = [
         dg.AssetCheckSpec(
             check,
@@ -69,7 +69,7 @@ def _checks(
 
 
 def _evaluate(execution: Execution) -> Iterator[dg.AssetCheckResult]:
-    """Evaluate every invariant on the candidates, on a path that shares nothing with the mark."""
+    """Evaluate every invariant on the candidates, with code that shares nothing with the mark."""
     with execution.run_context() as ctx:
         results = check_candidates(ctx)
     for result in results:
@@ -82,7 +82,7 @@ def _evaluate(execution: Execution) -> Iterator[dg.AssetCheckResult]:
             metadata={"what was found": result.summary}
             | {name: value_of(fact) for name, fact in result.facts.items()},
         )
-    # Dagster itself would only say how many checks failed.
+    # Dagster's own message would only give the number of failed checks.
     with shown():
         require_passed(results)
 

@@ -26,10 +26,10 @@ _Evaluation = Callable[[dg.SensorEvaluationContext], dg.SensorResult | dg.SkipRe
 
 @dataclass(frozen=True)
 class Collection:
-    """Policies and names of a component, receivers of its notices, its connections, and the clock.
+    """The policies, names, receivers of notices, connections and clock of one component.
 
-    ``lakefs`` and ``root`` (of the artifacts) are for sensors that must not fail where a resource
-    cannot be made: they raise a ``ConfigurationError`` where a variable is not set.
+    ``lakefs`` and ``root`` (of the artifacts) are for sensors that must not fail if a resource
+    cannot be made: they raise a ``ConfigurationError`` if a variable is not set.
     """
 
     policies: Policies
@@ -48,10 +48,10 @@ class Collection:
         running: bool = False,
         **jobs: Any,  # noqa: ANN401 - as Dagster takes them
     ) -> Callable[[_Evaluation], dg.SensorDefinition]:
-        """Make a sensor of a function, whose messages print the commands of the component.
+        """Make a sensor of a function; its messages print the commands of the component.
 
-        ``name`` and ``needs``, the resources that it has, are plain; ``seconds`` are between two
-        ticks, at least; with ``running`` it is on although the component does not say so.
+        ``name`` and ``needs`` (resources) are plain names. ``seconds``: least time between two
+        ticks. ``running``: the sensor is on even if the component's file does not turn it on.
         """
 
         def made(evaluate: _Evaluation) -> dg.SensorDefinition:
@@ -80,18 +80,19 @@ class Collection:
         job: str,
         tags: Mapping[str, str] | None = None,
     ) -> dg.RunRequest:
-        """The request of a run on a repository, with the tags of its policy.
+        """The request for a run on a repository, with the tags of its policy.
 
-        Repository and run must be partition keys when it is started; ``job`` is a plain name. It
-        configures nothing, so that its settings are those of the policy when it begins: it may wait
-        in the queue, or go on with a run of yesterday, and keeps what somebody has protected since.
+        Repository and run must be partition keys when the run starts; ``job`` is a plain name. The
+        request has no settings, so the run uses those of the policy at its start: it may wait in
+        the queue, or continue a run of yesterday, and must respect protections that were added
+        since.
         """
         policy = self.policies.of(repository)
         return dg.RunRequest(
             run_key=run_key,
             job_name=self.names.of(job),
             partition_key=partition_key(repository, run),
-            # Without any, Dagster takes what the launchpad begins with.
+            # Without a configuration, Dagster would use that of the launchpad.
             run_config={"resources": {self.names.of("collector"): {"config": {}}}},
             tags={
                 **policy.tags,
@@ -106,7 +107,7 @@ class Collection:
     ) -> dg.SensorResult:
         """The result of a tick that requests runs, with the partition keys that they need.
 
-        ``otherwise`` says why it asks for none.
+        ``otherwise``: the reason if it requests none.
         """
         repositories, runs = keys_of(requests)
         added = [*changes(self.names.repositories, repositories), *changes(self.names.runs, runs)]
@@ -122,10 +123,10 @@ def collected(lakefs: LakeFSConfig, policies: Policies) -> list[Repository]:
     """The repositories of the server that schedules and sensors collect.
 
     Raises:
-        ConfigurationError: the component names one, not by a pattern, that the server does not
-            have: what was to protect another one would hold for nothing. Or it leaves none of those
-            that are there, and each tick would be well and start nothing.
-        LakegcError: the server does not answer, or there is none.
+        ConfigurationError: the component names, without a pattern, a repository that the server
+            does not have. A rule that protects a repository would then apply to none. Or no
+            repository remains, so that each tick would succeed and start nothing.
+        LakegcError: the server does not answer, or none is configured.
     """
     there = list(lakefs.connect().repositories())
     known = {repository.id for repository in there}
@@ -149,7 +150,7 @@ def collected(lakefs: LakeFSConfig, policies: Policies) -> list[Repository]:
 def changes(
     partitions: dg.DynamicPartitionsDefinition, new: Iterable[str], gone: Iterable[str] = ()
 ) -> list[Any]:
-    """The requests by which a tick adds and removes keys of partitions; none without keys."""
+    """The requests that add and remove partition keys in a tick; none without keys."""
     added, removed = sorted(new), sorted(gone)
     return [
         *([partitions.build_add_request(added)] if added else ()),
@@ -166,7 +167,7 @@ def keys_of(requests: list[dg.RunRequest]) -> tuple[list[str], list[str]]:
 def remembered(context: dg.SensorEvaluationContext) -> dict[str, Any]:
     """The JSON values in the cursor of a sensor; empty if it is damaged or not its own.
 
-    Somebody may have changed it in the interface. A sensor then begins as if it were new.
+    A person may have changed it in the interface. A sensor then begins as if it were new.
     """
     if not context.cursor:
         return {}
@@ -174,7 +175,7 @@ def remembered(context: dg.SensorEvaluationContext) -> dict[str, Any]:
         known = json.loads(context.cursor)
     except ValueError:
         known = None
-    # Those of Dagster's own sensors name their class.
+    # A cursor of Dagster's own sensors names its class.
     if not isinstance(known, dict) or "__class__" in known:
         context.log.warning("the cursor cannot be read, so this begins anew: %s", context.cursor)
         return {}

@@ -68,11 +68,11 @@ from lakegc_assets.storage.config import StoreConfig
 Translation = Annotated[
     TranslationFn[str], TranslationFnResolver[str](lambda asset: {"asset": asset})
 ]
-#: Of no use where a mark or a sweep runs, and what may hold a secret.
+#: Fields that a remote mark or sweep does not need; some of them may hold secrets.
 _NOT_REMOTE: Final = {"notices", "metrics", "translation", "run_on", "owners", "tags", "running"}
-#: What no translation may change: the order of the graph is a part of the safety argument.
+#: Attributes that no translation may change: the order of the graph is part of the safety argument.
 _FIXED: Final = ("deps", "partitions_def", "skippable", "automation_condition")
-#: A variable in a file, where nothing stands in for it.
+#: A variable in a file, without a default.
 _VARIABLE: Final = re.compile(r"\{\{\s*env\.(\w+)\s*\}\}")
 
 
@@ -80,8 +80,8 @@ _VARIABLE: Final = re.compile(r"\{\{\s*env\.(\w+)\s*\}\}")
 class GarbageCollection(dg.Component, Policy):
     """Garbage collection for the repositories of a lakeFS server.
 
-    Marks what no retention rule, no branch and no staged write needs any more, says why, and sweeps
-    it as far as the policy of each repository lets it.
+    Marks the objects that no retention rule, no branch and no staged write needs any more, with the
+    reason for each. Sweeps them as far as the policy of each repository allows it.
     """
 
     name: Name | None = Field(
@@ -152,7 +152,7 @@ class GarbageCollection(dg.Component, Policy):
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        """The description in `dg list components` and the docs."""
+        """The description for `dg list components` and the docs."""
         return dg.ComponentTypeSpec(
             description="Garbage collection for the repositories of a lakeFS server.",
             tags=["lakefs", "pyspark"],
@@ -161,7 +161,7 @@ class GarbageCollection(dg.Component, Policy):
 
     @classmethod
     def get_model_cls(cls) -> type[pydantic.BaseModel]:
-        """The form of the file, with errors in plain words."""
+        """The model of the file; the errors of its schema name the wrong value."""
 
         class Model(cls.model()):  # type: ignore[misc] # made by Dagster
             __doc__ = cls.__doc__
@@ -177,7 +177,7 @@ class GarbageCollection(dg.Component, Policy):
     def resolve_from_model(
         cls, context: dg.ResolutionContext, model: pydantic.BaseModel
     ) -> GarbageCollection:
-        """Read the file; errors of values that are filled in are reported with their line, too."""
+        """Read the file. Errors of rendered values are also reported with their line."""
         _require_variables(context, model)
         try:
             made = cls(**resolve_fields(model, cls, context))
@@ -201,7 +201,7 @@ class GarbageCollection(dg.Component, Policy):
 
     def _require_own_name(self, tree: dg.ComponentTree) -> None:
         others: list[GarbageCollection] = []
-        # The tree of a test has no project behind it.
+        # The tree of a test belongs to no project.
         with suppress(ImportError):
             others = tree.get_all_components(GarbageCollection)
         alike = [one for one in others if one.name == self.name]
@@ -216,7 +216,7 @@ class GarbageCollection(dg.Component, Policy):
     def definitions(self) -> dg.Definitions:
         """The definitions that Dagster sees, in every process that loads them."""
         policies = self.policies()
-        # Dagster warns of what is new in it where that is defined, as it does not in a defs folder.
+        # Dagster warns about beta features where they are defined, except in a defs folder.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", dg.BetaWarning)
             warnings.simplefilter("ignore", dg.PreviewWarning)
@@ -255,10 +255,10 @@ class GarbageCollection(dg.Component, Policy):
     def _collection(
         self, specs: Mapping[str, dg.AssetSpec], names: Names
     ) -> list[dg.AssetsDefinition]:
-        """The assets of a mark and a sweep with their checks: each in a step, or elsewhere.
+        """The assets of a mark and a sweep with their checks, as local steps or as remote ones.
 
         Raises:
-            ConfigurationError: a subclass makes assets in a way that does not reach elsewhere.
+            ConfigurationError: a subclass overrides ``execute``, which no remote process calls.
         """
         checks = [candidate_checks(names), attribution_check(names)]
         if self.run_on is None:
@@ -276,10 +276,10 @@ class GarbageCollection(dg.Component, Policy):
         ]
 
     def remote_fields(self) -> dict[str, Any]:
-        """The fields of which a process elsewhere makes this component again, without secrets.
+        """The fields, without secrets, from which a remote process makes this component again.
 
-        What Dagster's machine finds in its environment and names a place is in them, so that both
-        look at the same places.
+        They include the places (URLs, paths) that Dagster's machine takes from its environment, so
+        that both machines use the same places.
         """
         fields = self.model_dump(mode="json", exclude_unset=True, exclude=_NOT_REMOTE)
         policies = self.policies()
@@ -308,7 +308,7 @@ class GarbageCollection(dg.Component, Policy):
         return self._names(self._specs())
 
     def get_asset_spec(self, spec: dg.AssetSpec, asset: str) -> dg.AssetSpec:
-        """The spec of an asset, which a subclass may change as ``translation`` does.
+        """The spec of an asset. A subclass may change it, as ``translation`` does.
 
         Raises:
             ConfigurationError: the translation changes what the safety of a run depends on.
@@ -324,14 +324,14 @@ class GarbageCollection(dg.Component, Policy):
         return changed
 
     def execute(self, stage: Stage, execution: Execution) -> Result:
-        """Make an asset, in a run; a subclass may do something before or after.
+        """Make an asset in a run. A subclass may do something before or after.
 
         Args:
             stage: the asset, with its plain name.
-            execution: with Dagster's ``context`` and the resources of the component.
+            execution: holds Dagster's ``context`` and the resources of the component.
 
         Returns:
-            Its materialization, or an iterator of it, which is empty where nothing was made.
+            Its materialization, or an iterator over it, which is empty if nothing was made.
         """
         return stage.make(execution)
 
@@ -339,8 +339,8 @@ class GarbageCollection(dg.Component, Policy):
         """The specs of all assets, by their plain names.
 
         Raises:
-            ConfigurationError: two assets have the same key, or one has others before it than those
-                of the graph.
+            ConfigurationError: two assets have the same key, or the dependencies of an asset are
+                not those of the graph.
         """
         names = Names(self.name or "")
         plain = {stage.name: stage.spec(names) for stage in STAGES}
@@ -367,7 +367,7 @@ class GarbageCollection(dg.Component, Policy):
         return Names(self.name or "", keys, self._source())
 
     def _source(self) -> Source:
-        """The ``Source`` from which a command of ``lakegc`` acts for this component."""
+        """The source that a ``lakegc`` command needs to act for this component."""
         name = self.name or ""
         if self.place is None:
             return Source(name=name)
@@ -375,7 +375,7 @@ class GarbageCollection(dg.Component, Policy):
         return Source(at, self.usual_settings, name=name)
 
     def usual_settings(self, repository: str) -> dict[str, Any]:
-        """The settings of a run on a repository, if the run configures none itself."""
+        """The settings of a run on a repository, if the run itself configures none."""
         found = self._collector(self.policies()).of_repository(repository, {})
         return given_settings(found.settings(), StoreConfig(elsewhere=found.elsewhere()))
 
@@ -391,7 +391,7 @@ class GarbageCollection(dg.Component, Policy):
         )
 
     def collection(self, names: Names | None = None) -> Collection:
-        """The parts that its schedules and sensors share."""
+        """The objects that its schedules and sensors share."""
         policies = self.policies()
         return Collection(
             policies,
@@ -412,7 +412,7 @@ class GarbageCollection(dg.Component, Policy):
         )
 
     def connections(self) -> tuple[LakeFSResource, ObjectStoreResource, CollectorResource]:
-        """The resources as they are outside of a run, variables looked up now.
+        """The resources outside of a run; variables are looked up now.
 
         Raises:
             ConfigurationError: a variable is not set.
@@ -433,7 +433,7 @@ class GarbageCollection(dg.Component, Policy):
 def _require_variables(context: dg.ResolutionContext, model: pydantic.BaseModel) -> None:
     """Refuse a file with variables that are not set: Dagster would fill in ``None``.
 
-    Then there would be no backups, or artifacts at another place, and no word about it.
+    Then runs would make no backups, or use another place for artifacts, without any message.
     """
     for field in type(model).model_fields:
         written = _VARIABLE.findall(str(getattr(model, field)))
@@ -448,14 +448,14 @@ def _require_variables(context: dg.ResolutionContext, model: pydantic.BaseModel)
 def _wrong(
     context: dg.ResolutionContext, model: pydantic.BaseModel, field: str, said: str
 ) -> Exception:
-    """The error of a field, with its line."""
+    """The error of a field, with the line of the field."""
     at = context.at_path(field)
     made: Exception = at.build_resolve_fn_exc([f"{field}: {said}"], field_name=field, model=model)
     return made
 
 
 def _lakefs(section: ServerSection, variable: Callable[[str], str]) -> LakeFSResource:
-    """The server, with variables instead of secrets."""
+    """The resource of the server; ``variable`` makes a secret of the name of its variable."""
 
     def secret(name: str | None) -> str | None:
         return variable(name) if name else None
@@ -475,7 +475,7 @@ def _looked_up(variable: str) -> str:
 
 
 def _endpoint(section: ServerSection) -> str | None:
-    """The server's URL on Dagster's machine; None if only another machine reaches it."""
+    """The server's URL on Dagster's machine; None if only the remote machine knows it."""
     if section.endpoint:
         return section.endpoint
     with suppress(ConfigurationError):

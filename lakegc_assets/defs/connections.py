@@ -34,7 +34,7 @@ from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
 from lakegc_assets.storage.files import write_private_file
 from lakegc_assets.storage.s3.client import write_credentials_file
 
-#: Paths of files with keys, by what has written them and the keys.
+#: Paths of files with keys, by the function that wrote the file and by the keys.
 private_files: dict[tuple[Any, ...], str] = {}
 _writing: Final = threading.Lock()
 
@@ -42,8 +42,8 @@ _writing: Final = threading.Lock()
 def _private_file(write: Callable[..., None], **keys: str | None) -> str:
     """The path of a file with these keys that only this user can read; one in each process.
 
-    Each tick asks for it, in a process that lives for weeks, and ends with the file. A cleaner of
-    temporary files may take that before.
+    Each tick requests it, in a process that lives for weeks and removes the file at its end. A
+    cleaner of temporary files may remove it earlier; then it is written again.
     """
     known = (write, *sorted(keys.items()))
     with _writing:
@@ -59,7 +59,7 @@ def _private_file(write: Callable[..., None], **keys: str | None) -> str:
 
 
 def _remove(folder: str, made_by: int) -> None:
-    """Remove a folder at the end of the process that made it, and not of a fork of that."""
+    """Remove a folder at the end of the process that made it, but not at the end of its forks."""
     if os.getpid() == made_by:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -80,17 +80,17 @@ def require_keys_on_nodes(master: str, *files: str | None) -> None:
         )
 
 
-#: Is set in each container that Dagster starts for one run or step: on Kubernetes, Docker and ECS.
+#: Variable of each container that Dagster starts for one run or step (Kubernetes, Docker, ECS).
 _OF_ONE_RUN: Final = "DAGSTER_RUN_JOB_NAME"
 
 
 def require_lasting(name: str, place: str | None) -> None:
-    """Refuse to keep lasting data in a container that ends with this run.
+    """Refuse to keep lasting data in a container that is removed after this run.
 
-    ``place`` is a URL or an absolute path; ``name`` is that of its setting.
+    ``place``: a URL or an absolute path. ``name``: the name of its setting.
 
     Raises:
-        ConfigurationError: it is a folder of the container itself, and none that is mounted there.
+        ConfigurationError: the place is a folder of the container itself, and not a mounted one.
     """
     if not place or _OF_ONE_RUN not in os.environ:
         return
@@ -105,7 +105,7 @@ def require_lasting(name: str, place: str | None) -> None:
 
 
 def is_mounted(folder: Path) -> bool:
-    """True if a folder is, or may be, in another file system than this container's root."""
+    """True if a folder is, or may be, in another file system than the container's root."""
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:
@@ -118,7 +118,7 @@ _TimeoutSeconds = Annotated[float, Bounds(0, above=True, unit="seconds")]
 
 
 class Timeouts(BaseModel):
-    """Timeouts of requests, each of every try."""
+    """Timeouts of requests, for each single try."""
 
     connect_timeout_seconds: _TimeoutSeconds = Field(default=10.0, description="to reach a server")
     read_timeout_seconds: _TimeoutSeconds = Field(
@@ -127,7 +127,7 @@ class Timeouts(BaseModel):
 
 
 class LakeFSResource(Timeouts, dg.ConfigurableResource):  # type: ignore[type-arg]
-    """A lakeFS server. What is not set here comes from where ``lakectl`` takes it."""
+    """A lakeFS server. Fields that are not set come from the sources that ``lakectl`` uses."""
 
     endpoint: str | None = Field(
         default=None, description="URL of the server; else LAKECTL_SERVER_ENDPOINT_URL"

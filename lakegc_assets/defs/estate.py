@@ -33,7 +33,7 @@ COLUMNS: Final = (
     "owners",
     "tags",
 )
-#: The columns, as Dagster shows those of an asset.
+#: The columns, in the form in which Dagster shows those of an asset.
 ROWS: Final = pa.schema([(name, pa.string()) for name in COLUMNS])
 
 
@@ -57,7 +57,7 @@ class Row:
         return sum(one.size for one in self.standing.freed)
 
     def cells(self) -> tuple[str, ...]:
-        """In words, in the order of ``COLUMNS``."""
+        """The cells in words, in the order of ``COLUMNS``."""
         one = self.standing
         tags = ", ".join(f"{name}={value}" for name, value in sorted(self.tags.items()))
         return (
@@ -75,7 +75,7 @@ class Row:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The row as JSON values."""
         values = {
             **asdict(self.standing),
             "next_run": self.next_run,
@@ -95,7 +95,7 @@ class Overview:
     notes: Sequence[str] = ()
 
     def figures(self) -> dict[str, int]:
-        """Totals that Dagster plots, under names that stay as they are."""
+        """Totals that Dagster plots, under names that never change."""
         standings = [row.standing for row in self.rows]
         counted = {
             f"repositories {state}": sum(one.state == state for one in standings)
@@ -134,14 +134,14 @@ def overview(
     names_of: Names,
     now: datetime,
 ) -> Overview:
-    """Read all repositories, always those of ``names``; an unreadable one has a row, too."""
+    """Read all repositories, always those of ``names``; an unreadable one also has a row."""
     stands, notes = estate(root, names, lambda name: policies.of(name).sweep, now)
     rows = []
     for one in stands:
         policy = policies.of(one.repository)
         due = next_run(on, policies, names_of, one.repository, now)
         rows.append(Row(one, due, policy.owners, policy.tags))
-    # Those first that need a person; names in their order.
+    # Repositories that need a person come first; the sort keeps the order of names.
     rows.sort(key=lambda row: STATES.index(row.standing.state))
     return Overview(rows, now, notes)
 
@@ -149,7 +149,7 @@ def overview(
 def of_overview(found: Overview, links: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     """Metadata of ``estate``."""
     return {
-        # A table of eleven columns is squeezed into a cell; Markdown has a window of its own.
+        # Dagster squeezes a table of eleven columns into a cell; Markdown opens in a window.
         "estate": _table(found.rows, links),
         "need a person": table(
             ("repository", "state", "because"),
@@ -162,7 +162,7 @@ def of_overview(found: Overview, links: Mapping[str, Mapping[str, str]]) -> dict
 
 
 def _weeks(found: Overview) -> Any:  # noqa: ANN401 - metadata
-    """Bytes deleted in each week, of those repositories that deleted most, and of all others."""
+    """Bytes deleted in each week, by the repositories that deleted most, and by all others."""
     weeks = last_weeks(found.at)
     rows = [
         (f"{week:%Y-%m-%d}", repository, human_bytes(freed[week]))
@@ -174,7 +174,7 @@ def _weeks(found: Overview) -> Any:  # noqa: ANN401 - metadata
 
 
 def _table(rows: Sequence[Row], links: Mapping[str, Mapping[str, str]]) -> Any:  # noqa: ANN401 - metadata
-    """All columns as Markdown; a repository leads into lakeFS."""
+    """All columns as Markdown, with links of each repository into lakeFS."""
     if not rows:
         return "nothing"
     lines = [COLUMNS, ("---",) * len(COLUMNS)]

@@ -43,7 +43,7 @@ RunContexts = dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpEx
 
 
 def collector_config(run: dg.DagsterRun, names: Names) -> Mapping[str, Any]:
-    """The settings that a run itself configures; one that is null is as if it were absent."""
+    """The settings that a run itself configures; null counts as absent."""
     config: Mapping[str, Any] = run.run_config
     resources: Mapping[str, Any] = config.get("resources", {})
     given: Mapping[str, Any] = resources.get(names.of("collector"), {}).get("config", {})
@@ -51,7 +51,7 @@ def collector_config(run: dg.DagsterRun, names: Names) -> Mapping[str, Any]:
 
 
 class Resources:
-    """The resources of a component, by their plain names; those that a step needs are there."""
+    """The resources of a component, by their plain names; only those that a step requires."""
 
     collector: CollectorResource
     lakefs: LakeFSResource
@@ -92,8 +92,8 @@ class Execution:
         """The repository and the id of the run.
 
         Raises:
-            ConfigurationError: a name cannot be one; or the run is on no partition, or on one that
-                was removed.
+            ConfigurationError: a name is invalid; or the run has no partition, or one that was
+                removed.
         """
         context, names = self.context, self.names
         if not context.has_partition_key:
@@ -105,7 +105,7 @@ class Execution:
         repository, run = found = parsed_key(context.partition_key)
         if isinstance(context, dg.OpExecutionContext):
             return found
-        # Dagster would let all be done, and fail when it is to record that.
+        # Dagster would execute the step, and fail only when it records the materialization.
         for name, key in ((REPOSITORY, repository), (RUN, run)):
             if not context.instance.has_dynamic_partition(names.of(name), key):
                 raise ConfigurationError(
@@ -124,15 +124,15 @@ class Execution:
 
     @contextmanager
     def run_context(self, *, excluded: bool = False) -> Iterator[RunContext]:
-        """The run of this partition, with the repository locked while it is used.
+        """The run of this partition; the repository is locked while it is used.
 
         Wrong keys, repository, credentials or settings are reported before Spark starts.
 
         Args:
-            excluded: it may be on a repository that is not collected.
+            excluded: the repository may be one that is not collected.
 
         Raises:
-            Stopped: what was raised on purpose, another process works on the repository say.
+            Stopped: an error of ours, for example that another process works on the repository.
         """
         with shown(), forwarding("lakegc_assets.lakefs", self.context.log):
             yield from self._run_context(excluded=excluded)
@@ -173,13 +173,13 @@ class Execution:
     def made(
         self, function: Callable[[RunContext], Manifest], *facts: str
     ) -> dg.MaterializeResult[None]:
-        """Make an asset of a mark, and show some facts of its manifest by their names."""
+        """Make an asset of a mark; its materialization shows some facts of its manifest."""
         with self.run_context() as ctx:
             manifest = function(ctx)
         return materialization(ctx.root, manifest, of_manifest(manifest, facts))
 
     def repository_context(self, repository: str) -> RunContext:
-        """A repository with its settings, for work that belongs to none of its runs."""
+        """A repository with its settings, for work that belongs to no single run."""
         context, collector = self.context, self.resources.collector
         return RunContext(
             repository=repository,
@@ -195,20 +195,20 @@ class Execution:
 
 
 def session_of(pyspark: LazyPySparkResource) -> SparkSession:
-    """The session, which starts at first use, or raises a ``ConfigurationError``."""
+    """The Spark session, started at first use; a ``ConfigurationError`` if it cannot start."""
     with starting():
         session: SparkSession = pyspark.spark_session
         return session
 
 
 def place_of_tasks(pyspark: LazyPySparkResource) -> str:
-    """The place where Spark's tasks run: the Connect server or master, configured or in use."""
+    """The place of Spark's tasks: the Connect server or master, as configured or in use."""
     return place_of(pyspark.spark_config) or master_of(session_of(pyspark))
 
 
 def _configured_by(pyspark: LazyPySparkResource) -> str:
     """The source of the configuration of Spark; empty where the resource has its defaults."""
-    # The options of the JVM name an archive that may have been made since.
+    # The JVM's options name an archive, which may have been made again since.
     own, default = (
         {**settings, OPTIONS: ""} for settings in (pyspark.spark_config, session_settings())
     )

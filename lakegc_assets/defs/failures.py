@@ -13,7 +13,7 @@ from lakegc_assets.errors import LakegcError, kind_of, out_of_memory
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.status import deleted_so_far, how_far
 
-#: In the metadata of a failure: the same run may succeed later without anybody's doing.
+#: Metadata key of a failure with a transient cause: the same run may succeed later.
 TRIED_AGAIN: Final = "tried again"
 
 
@@ -25,15 +25,15 @@ class Stopped(dg.Failure):
         metadata = {name: value_of(value) for name, value in error.figures.items()}
         if error.transient:
             metadata[TRIED_AGAIN] = "once, after five minutes, by the sensor gc_resume"
-        # The step is not repeated: the same would be found again at once.
+        # No retries of the step: it would find the same error again at once.
         super().__init__(description=str(error), metadata=metadata, allow_retries=False)
         self.description = f"{kind_of(error)}: {error}"
         self.error = error
 
 
 def stopped(error: LakegcError) -> Stopped:
-    """An error of ours as Dagster shows it; the word for its kind stands where its class would."""
-    # Dagster writes the name of a class before the message, but for the module of Python's own.
+    """An error of ours as Dagster shows it, with a word for its kind in place of its class."""
+    # Dagster writes the class before the message, with its module unless that is ``builtins``.
     kind = type(kind_of(error), (Stopped,), {"__module__": "builtins"})
     made: Stopped = kind(error)
     return made
@@ -82,7 +82,7 @@ def interrupts_shown(ctx: RunContext) -> Iterator[None]:
     """End an interrupted sweep with a sentence about its progress.
 
     Raises:
-        KeyboardInterrupt: with the sentence; or Dagster's own kind of it.
+        KeyboardInterrupt: with the sentence; Dagster's own error if it was that.
     """
     try:
         yield

@@ -21,10 +21,10 @@ from lakegc_assets.retention.retain import Retain
 
 _V = TypeVar("_V")
 
-#: What is still to be filled in, in a JSON schema.
+#: Pattern of a template in a JSON schema.
 _TEMPLATE: Final = r"\{\{"
 
-#: Tags by which Dagster and this program know what a run is, and who has asked for it.
+#: Prefixes of tags by which Dagster and this program know the kind and the origin of a run.
 _RESERVED: Final = (
     "lakegc/",
     "dagster/partition",
@@ -56,7 +56,7 @@ def filled_in(check: Callable[[Any], object]) -> AfterValidator:
 
 
 def _expected(pattern: str, words: str) -> WithJsonSchema:
-    """Let the JSON schema say in words what is expected where text does not match a pattern."""
+    """Make the JSON schema show these words for a text that does not match a pattern."""
     return WithJsonSchema(
         {
             "type": "string",
@@ -67,7 +67,7 @@ def _expected(pattern: str, words: str) -> WithJsonSchema:
 
 
 def _require(holds: Callable[[str], object], words: str) -> Callable[[str], str]:
-    """A check of text that raises the text and these words where it does not hold."""
+    """A check of text; its error consists of the text and these words."""
 
     def check(value: str) -> str:
         if not holds(value):
@@ -78,19 +78,19 @@ def _require(holds: Callable[[str], object], words: str) -> Callable[[str], str]
 
 
 def one_of(values: Sequence[str]) -> AfterValidator:
-    """Text from a fixed set; a Literal would accept any text for a value that is rendered."""
+    """Require text from a fixed set; a ``Literal`` would accept any text for a rendered value."""
     return filled_in(_require(values.__contains__, f"is none of {', '.join(values)}"))
 
 
 def some(values: list[str]) -> list[str]:
-    """A type of lists that are not empty."""
+    """Require a list that is not empty."""
     if not values:
         raise ValueError("there is none")
     return values
 
 
 def _accepts(define: Callable[[], object]) -> bool:
-    """True if Dagster, or what else defines something, accepts it."""
+    """True if a call of ``define`` raises no error of a wrong definition."""
     try:
         define()
     except (dg.DagsterInvalidDefinitionError, KeyError, ValueError, OSError):
@@ -107,7 +107,7 @@ def _is_owner(value: str) -> bool:
 
 
 def _tags(values: dict[str, str]) -> dict[str, str]:
-    # All of them may come from one variable.
+    # One template may stand for all tags; until it is rendered, the value is text.
     for name, value in values.items() if isinstance(values, dict) else ():
         if name.startswith(_RESERVED):
             raise ValueError(f"a tag of one's own cannot be {name!r}: it says what started a run")
@@ -124,9 +124,9 @@ def _tags(values: dict[str, str]) -> dict[str, str]:
 
 
 def _filled(made: Callable[[object], object]) -> Callable[[dg.ResolutionContext, object], object]:
-    """Resolve a value whose texts stay as they are written, but for those that are to be filled in.
+    """Resolve the templates in a value, at any depth; all other texts stay as they are written.
 
-    At whatever depth; ``made`` is given what takes their place.
+    ``made``: converts the rendered value of a template.
     """
 
     def resolve(context: dg.ResolutionContext, value: object) -> object:
@@ -139,7 +139,7 @@ def _filled(made: Callable[[object], object]) -> Callable[[dg.ResolutionContext,
     return resolve
 
 
-#: Dagster would make a number of '42', which is a fine name.
+#: Dagster would turn '42' into a number, but it is a valid name.
 _texts: Final = _filled(lambda found: found if isinstance(found, list | dict) else str(found))
 _as_written: Final = _filled(lambda found: found)
 _LIST: Final = dg.Resolver(_texts, model_field_type=list[str])
@@ -153,7 +153,7 @@ Tags = Annotated[
     AfterValidator(_tags),
     dg.Resolver(_texts, model_field_type=dict[str, str]),
 ]
-#: A mapping whose texts stay texts, but for those that are to be filled in.
+#: A mapping whose texts stay as written, except for templates.
 AsWritten = Annotated[dict[str, Any], dg.Resolver(_as_written, model_field_type=dict[str, Any])]
 RetainRules = Annotated[
     dict[str, Any],
@@ -189,8 +189,9 @@ Url = Annotated[
 def with_plain_errors(schema: dict[str, Any]) -> dict[str, Any]:
     """A JSON schema whose errors name the wrong value, at any depth.
 
-    Dagster lets a text with ``{{ }}`` stand for each list and section, as one of two alternatives;
-    errors within the other one are then reported as "not valid under any of the given schemas".
+    Dagster allows a ``{{ }}`` template in place of each list and section, as the second of two
+    alternatives. Errors inside the first one would only be "not valid under any of the given
+    schemas".
     """
     return {name: _plain(part) for name, part in schema.items()}
 

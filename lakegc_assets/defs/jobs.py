@@ -40,9 +40,9 @@ from lakegc_assets.sweep.approval import with_share
 from lakegc_assets.sweep.hold import ACCEPTING_JOB
 from lakegc_assets.sweep.hold_report import accepted, hold_lines, known_hold
 
-#: Is shown for repositories that are excluded, in jobs that refuse these.
+#: Setting that the launchpad shows for excluded repositories, in jobs that refuse these.
 _EXCLUDED: Final = "collect_excluded"
-#: What people change first, and all that the launchpad begins with.
+#: Settings that people change first; the launchpad begins with these only.
 _OF_A_SWEEP: Final = ("max_candidate_share", "protect_tags", _EXCLUDED)
 _OF_A_MARK: Final = ("mode", "min_age_hours", "clean", *_OF_A_SWEEP)
 #: The steps of the jobs, by their plain names.
@@ -55,7 +55,7 @@ _USER_TAG: Final = "user"
 
 
 def jobs(policies: Policies, names: Names) -> dg.Definitions:
-    """``gc``, its parts, and what is done beside it, from ``gc_restore`` to ``gc_accept_hold``."""
+    """``gc``, its parts, and the other jobs, from ``gc_restore`` to ``gc_accept_hold``."""
     swept = names.selection("backup", "swept_set")
     checks = dg.AssetSelection.checks_for_assets(names.key(ASSET), names.key(ATTRIBUTION))
     mark = names.selection(*MARK_ASSETS, ATTRIBUTION) | checks
@@ -66,7 +66,7 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
         description: str,
         settings: Sequence[str] | None = None,
     ) -> Any:  # noqa: ANN401 - Dagster has no public name for it
-        """A job on assets; ``settings`` where it is one of a repository and a run."""
+        """A job on assets; ``settings`` if it is on a repository and a run."""
         return dg.define_asset_job(
             names.of(name),
             selection,
@@ -109,10 +109,9 @@ def run_in_process(
     config: Mapping[str, Any],
     **options: Any,  # noqa: ANN401 - as Dagster takes them
 ) -> None:
-    """Run a job in this process; its log, with Dagster's events, goes to one handler only.
+    """Run a job in this process; only one handler gets its log, with Dagster's events.
 
-    ``job`` is its plain name, ``config`` that of the run, and ``options`` are those of
-    ``execute_in_process``.
+    ``job``: plain name. ``config``: of the run. ``options``: of ``execute_in_process``.
     """
 
     @dg.logger
@@ -132,9 +131,9 @@ def run_in_process(
 def left_to_do(
     job: str, attempt: AttemptArtifacts, store: Callable[[], ObjectStore]
 ) -> tuple[str, ...]:
-    """The assets that an interrupted publication still needs; empty for all of the job.
+    """The assets that an interrupted publication still needs; empty if the whole job must run.
 
-    ``job`` is a plain name; ``store`` opens the store of the repository.
+    ``job``: plain name. ``store``: opens the store of the repository.
     """
     if job not in {"gc", "gc_mark"} or attempt.has("gc_report"):
         return ()
@@ -146,17 +145,17 @@ def left_to_do(
 def launchpad(
     policies: Policies, names: Names, settings: Sequence[str]
 ) -> dg.PartitionedConfig[Any]:
-    """The configuration that the launchpad begins with: some settings of the repository.
+    """The configuration with which the launchpad begins: some settings of the repository.
 
-    With those for all, it would overrule what the policies say of single ones. ``settings`` has
-    ``collect_excluded`` where the job refuses excluded repositories.
+    The settings for all repositories would override the policies of single ones. ``settings``
+    includes ``collect_excluded`` if the job refuses excluded repositories.
     """
 
     def of(key: str) -> dict[str, Any]:
         repository = key.split("|", maxsplit=1)[0]
         policy = policies.of(repository)
         shown = {
-            # What no policy has is of single runs.
+            # A setting that no policy has is one of single runs.
             name: getattr(policy, name, False)
             for name in settings
             if name != _EXCLUDED or not policies.collects(repository)
@@ -171,10 +170,10 @@ def launchpad(
 
 
 def person(by: str, tags: Mapping[str, str], does: str) -> str:
-    """The name of the person who ``does`` something: as given, else the user in the run's tags.
+    """The name of the person who ``does`` something: as given, or the user in the run's tags.
 
     Raises:
-        RefusedError: nobody knows.
+        RefusedError: neither is set.
     """
     known = by.strip() or tags.get(_USER_TAG, "")
     if not known:
@@ -216,7 +215,7 @@ def approving(names: Names) -> dg.JobDefinition:
 
 
 def _asking(names: Names, step: str, *asked: str) -> dict[str, Any]:
-    """The configuration that the launchpad begins with: the values that are asked for."""
+    """The configuration with which the launchpad begins: empty values to fill in."""
     return {"ops": {names.of(step): {"config": dict.fromkeys(asked, "")}}}
 
 
@@ -305,9 +304,9 @@ def _accept(execution: Execution, asked: Accepting) -> Mapping[str, Any]:
         by = person(asked.by, context.run.tags, "accepts the loss") if hold_id else ""
         ctx = execution.repository_context(context.partition_key)
         found = known_hold(ctx)
-        # What is accepted stands in the log before that, whatever comes of it.
+        # The log shows the loss before it is accepted, whatever the result of that is.
         _say(execution, hold_lines(found))
-        # A run that was killed behind its acceptance has done all that it was to do.
+        # A run that was killed after its acceptance has nothing left to do.
         if hold_id and (found["state"], found.get("id")) != ("accepted", hold_id):
             found = accepted(ctx, hold_id, by, unverified=asked.unverified)
             _say(execution, hold_lines(found))

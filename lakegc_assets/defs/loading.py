@@ -15,7 +15,7 @@ import yaml
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.errors import ConfigurationError
 
-#: Behind the path, where there are several components: the name of one.
+#: Separates the path from the name of a component, if there are several.
 _SEPARATOR: Final = "#"
 _FILES: Final = ("defs.yaml", "component.yaml")
 _KIND: Final = "lakegc_assets.GarbageCollection"
@@ -25,10 +25,10 @@ _KIND: Final = "lakegc_assets.GarbageCollection"
 def load(place: str) -> GarbageCollection:
     """The component of a file, or of the one file in a folder, at any depth.
 
-    Where there are several, ``#`` and the name of the component follow its path.
+    If there are several components, ``#`` and the name of one follow the path.
 
     Raises:
-        ConfigurationError: there is none, there are several, or it cannot be read.
+        ConfigurationError: there is no component, there are several, or it cannot be read.
     """
     path, separator, name = place, "", ""
     if not Path(place).exists() and _SEPARATOR in place:
@@ -39,7 +39,7 @@ def load(place: str) -> GarbageCollection:
     try:
         found = _of_project(where) or _of_file(where)
         for one in found:
-            # What a translation, or a subclass, makes of the assets.
+            # Fails if a translation or a subclass makes wrong assets.
             one.names()
     except Exception as error:
         raise ConfigurationError(
@@ -64,7 +64,7 @@ def load(place: str) -> GarbageCollection:
 
 
 def _of_project(where: Path) -> list[GarbageCollection]:
-    """The components at a path of a project, as Dagster loads them; none outside of a project."""
+    """The components at a path, as Dagster loads their project; none outside of a project."""
     place = where.resolve()
     configs = [f / c for f in (place, *place.parents) for c in ("dg.toml", "pyproject.toml")]
     config = next(filter(Path.is_file, configs), None)
@@ -73,7 +73,7 @@ def _of_project(where: Path) -> list[GarbageCollection]:
     root, python = config.parent, config.parent / "pyproject.toml"
     if python.is_file() and "[tool.dg." not in python.read_text(encoding="utf-8"):
         return []
-    # It need not be installed to be looked at.
+    # The project need not be installed.
     sys.path += [one for one in (str(root / "src"), str(root)) if one not in sys.path]
     return [
         one
@@ -84,7 +84,7 @@ def _of_project(where: Path) -> list[GarbageCollection]:
 
 
 def _of_file(where: Path) -> list[GarbageCollection]:
-    """The components of a file alone, without the settings of a surrounding project."""
+    """The components of a file alone, without the settings of a project around it."""
     files = [where] if where.is_file() else [f for f in map(where.joinpath, _FILES) if f.exists()]
     return [
         GarbageCollection.resolve_from_dict(document.get("attributes") or {})
@@ -99,13 +99,13 @@ _OWN: Final = re.compile(
     r"\.(?:\w+Model|function-[^.]*\[.*?\]|tuple\[.*?\.\.\.\]|dict\[.*?\]|str|int|float|bool)"
     r"(?=\.|$)"
 )
-#: What Dagster shows below the lines of a file.
+#: The message that Dagster shows below the lines of a file.
 _NAMED: Final = re.compile(
     r"^(?:\w+Error: |Exception occurred in Resolver for .*\n)(.+)$", re.MULTILINE
 )
 _WORDS: Final = {
     "Extra inputs are not permitted": "there is no such field",
-    # YAML takes yes, no, on and off, and numbers, for something else.
+    # YAML reads yes, no, on, off and numbers as other types.
     "Input should be a valid string": "it must be text: write it in quotes",
     "Input should be a valid list": "it must be a list: write it as [a, b]",
 }
@@ -117,7 +117,7 @@ def what_is_wrong(error: BaseException) -> str:
         error = error.__cause__
     if isinstance(error, pydantic.ValidationError):
         return _invalid(error)
-    # Errors of values that are filled in come from Dagster with the trace of pydantic's error.
+    # Errors of rendered values come from Dagster with the traceback of pydantic's error.
     inner = error.__context__
     first, _, rest = str(error).strip().partition("\n")
     if isinstance(inner, pydantic.ValidationError):
@@ -133,10 +133,10 @@ def what_is_wrong(error: BaseException) -> str:
 
 
 def _invalid(error: pydantic.ValidationError, within: str = "", place: str = "") -> str:
-    """One sentence for each wrong field; of a union, pydantic has one for each of its choices.
+    """One sentence for each wrong field; for a union, pydantic reports each of its choices.
 
-    ``within`` is the field that the model is the value of, or one of the wrong ones where it is the
-    whole file; ``place`` its file and line.
+    ``within``: the field whose value is the model; or one of the wrong fields if the model is the
+    whole file. ``place``: its file and line.
     """
     found: dict[str, str] = {}
     errors = error.errors(include_url=False)
@@ -148,7 +148,7 @@ def _invalid(error: pydantic.ValidationError, within: str = "", place: str = "")
         said = one["msg"].removeprefix("Value error, ")
         line = at or (place if field.startswith(within) else "")
         found.setdefault(field, _wrong(field or "attributes", _WORDS.get(said, said), line))
-    # Of a union's other choice, text that is to be filled in, nobody has thought.
+    # The second choice of a union is a template in text, which nobody meant.
     return "; ".join(
         said
         for field, said in found.items()

@@ -1,6 +1,6 @@
 """Materializations of manifests, and the figures and tables that Dagster shows of assets.
 
-The digest of a manifest is the data version of its materialization, its facts are metadata.
+The digest of a manifest is the data version of its materialization; its facts are metadata.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from lakegc_assets.run.undo import undoable
 from lakegc_assets.sweep.totals import space_sentence
 from lakegc_assets.wording import a_month, human_bytes, price_note
 
-#: Where a restored object came from.
+#: Words for the source of a restored object.
 _SOURCES: Final = {"store": "what the store kept", "backup": "the backup"}
-#: Columns of the forecast with each default.
+#: Columns of the forecast for each default.
 CURVE: Final = pa.schema(
     [
         ("default days", pa.int64()),
@@ -47,7 +47,7 @@ CURVE: Final = pa.schema(
         ("bound", pa.string()),
     ]
 )
-#: Rows of a table, the largest first; the command has all of them.
+#: Most rows of a table, the largest first; the command shows all of them.
 _ROWS: Final = 100
 
 
@@ -56,8 +56,8 @@ def materialization(
 ) -> dg.MaterializeResult[None]:
     """The materialization of the asset that wrote a manifest.
 
-    Its data version is the digest that the next manifest carries: where it changes, whatever was
-    made behind it is out of date for Dagster, too. ``metadata`` lacks number and place of its rows.
+    Its data version is the digest that the next manifest carries. If it changes, Dagster also shows
+    all later assets as out of date. ``metadata`` lacks the number and the place of its rows.
     """
     attempt = AttemptArtifacts(root, manifest.repository, manifest.run, manifest.attempt)
     return dg.MaterializeResult(
@@ -75,7 +75,7 @@ def shown_tables(
 ) -> dg.MaterializeResult[None]:
     """The materialization of an asset that consists only of its metadata.
 
-    Their digest is its data version; ``rows`` are of its one table, None where it has several.
+    The digest of the metadata is its data version. ``rows``: of its one table; None for several.
     """
     text = repr(sorted(metadata.items()))
     return dg.MaterializeResult(
@@ -85,7 +85,7 @@ def shown_tables(
 
 
 def table_schema(columns: pa.Schema) -> dg.TableSchema:
-    """The columns of Parquet files, as Dagster has them."""
+    """The columns of Parquet files, in Dagster's form."""
     return dg.TableSchema(
         [
             dg.TableColumn(
@@ -97,14 +97,14 @@ def table_schema(columns: pa.Schema) -> dg.TableSchema:
 
 
 def of_manifest(manifest: Manifest, facts: Sequence[str] = ()) -> dict[str, Any]:
-    """Metadata of every asset: times, cutoff, digest of its keys; and some facts by name."""
+    """Metadata of every asset: times, cutoff, digest of its keys, and the named facts."""
     shown: dict[str, Any] = {
         "seconds": round((manifest.finished - manifest.started).total_seconds(), 2),
         "cutoff": dg.MetadataValue.timestamp(manifest.cutoff),
         "namespace": manifest.namespace,
         "attempt": manifest.attempt,
         "mode of the mark": manifest.mode,
-        # Older records do not say it.
+        # Older records lack the engine.
         "engine": manifest.facts.get("engine", "unknown"),
     }
     if manifest.digest:
@@ -113,7 +113,7 @@ def of_manifest(manifest: Manifest, facts: Sequence[str] = ()) -> dict[str, Any]
 
 
 def _facts(facts: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Facts by names for people; bytes appear a second time, in units."""
+    """Facts under names for people; numbers of bytes also appear in units."""
     for name in names:
         yield name.replace("_", " "), value_of(facts[name])
         if name.endswith("bytes"):
@@ -121,7 +121,7 @@ def _facts(facts: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str
 
 
 def value_of(value: Any) -> Any:  # noqa: ANN401 - JSON values, and metadata of many types
-    """A fact as metadata: figures and words as they are, totals and lists as tables, else JSON."""
+    """A fact as metadata: numbers and words unchanged, totals and lists as tables, else JSON."""
     if value in (None, [], {}):
         return "none"
     if isinstance(value, dict) and all(map(_is_total, value.values())):
@@ -137,12 +137,12 @@ def value_of(value: Any) -> Any:  # noqa: ANN401 - JSON values, and metadata of 
 
 
 def _is_total(value: Any) -> bool:  # noqa: ANN401 - JSON values
-    """True of a number of objects, and their bytes."""
+    """True for a number of objects with their bytes."""
     return isinstance(value, dict) and value.keys() >= {"objects", "bytes"}
 
 
 def _is_row(row: Any, first: Any) -> bool:  # noqa: ANN401 - JSON values
-    """True if a value can be a row of a table whose first row is known."""
+    """True if a value can be a row of a table with this first row."""
     return (
         isinstance(row, dict)
         and list(row) == list(first)
@@ -164,19 +164,19 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:  # noqa
 
 
 def plain_lines(texts: Iterable[str]) -> Any:  # noqa: ANN401 - metadata
-    """Lines that Markdown shows unchanged, whatever characters they contain."""
+    """Lines that Markdown shows unchanged, with any characters."""
     lines = (line for text in texts for line in text.splitlines())
     return dg.MetadataValue.md("\n".join(f"    {line}" for line in lines))
 
 
-#: What the links of a repository are called, and where they lead to.
+#: Names of the links of a repository, and their paths below its page.
 _PAGES = {"objects in lakeFS": "objects", "rules in lakeFS": "settings/retention"}
 
 
 def pages(config: LakeFSConfig, repository: str) -> dict[str, str]:
     """URLs of the objects and of the retention rules of a repository, by their names.
 
-    Empty where it is not known where the server is.
+    Empty if the URL of the server is not known.
     """
     try:
         server = config.access().endpoint.removesuffix(API_PATH)
@@ -191,7 +191,7 @@ def links(config: LakeFSConfig, repository: str) -> dict[str, Any]:
     return {what: dg.MetadataValue.url(url) for what, url in pages(config, repository).items()}
 
 
-# Of single assets
+# Metadata of single assets
 
 
 def of_backup(record: Record, backup_url: str | None) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def of_sweep(manifest: Manifest) -> dict[str, Any]:
 
 
 def _space_of(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Freed and held space of deleted objects, and its end; older sweeps have none."""
+    """Freed and held space of deleted objects, and until when; older sweeps have no such facts."""
     space = facts.get("space")
     if space is None:
         return {}
@@ -275,7 +275,7 @@ def asked_for(choice: dict[str, Any]) -> str:
 
 
 def of_rules(rules: dict[str, Any] | None) -> Any:  # noqa: ANN401 - metadata
-    """Retention rules as a table; the word ``none`` where there are none."""
+    """Retention rules as a table; the word ``none`` without rules."""
     if rules is None:
         return "none"
     named = sorted((rule["branch_id"], rule["retention_days"]) for rule in rules["branches"])
@@ -283,7 +283,7 @@ def of_rules(rules: dict[str, Any] | None) -> Any:  # noqa: ANN401 - metadata
 
 
 def of_report(manifest: Manifest, marks: Sequence[MarkFigures] = ()) -> dict[str, Any]:
-    """Metadata of ``gc_report``; ``marks`` are the last of the repository, the oldest first."""
+    """Metadata of ``gc_report``; ``marks``: the last marks of the repository, the oldest first."""
     facts = manifest.facts
     return {
         **mark_figures(facts),
@@ -302,7 +302,7 @@ def _shown(tables: Mapping[str, Table]) -> dict[str, Any]:
 
 
 def _compared(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata of shadow mode: a mark of lakeFS's collector compared with this one."""
+    """Metadata of shadow mode: the comparison with a mark of lakeFS's collector."""
     if not found:
         return {}
     name = "beside lakeFS's collector"
@@ -337,8 +337,8 @@ def of_attribution(
 ) -> dict[str, Any]:
     """Metadata of ``storage_attribution``.
 
-    ``branches`` and ``paths`` are what is live and committed by branch and by outermost folder, the
-    largest first; ``price`` is of a TB for a month, None for no money.
+    ``branches`` and ``paths``: live and committed storage by branch and by outermost folder, the
+    largest first. ``price``: of a TB for a month; None to show no money.
     """
     facts = manifest.facts
     tables = {

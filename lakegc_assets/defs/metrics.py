@@ -23,13 +23,13 @@ from lakegc_assets.run.bounds import Bounds
 from lakegc_assets.storage.files import write_file
 from lakegc_assets.wording import counted
 
-#: node_exporter reads no other files.
+#: Ending of the files that node_exporter reads; it ignores all others.
 _ENDING: Final = ".prom"
 _DAY_S: Final = 86_400
 
 
 def metrics_file(text: str | Path) -> Path:
-    """The path of a file that node_exporter reads, or a ``ConfigurationError`` by its name."""
+    """The path of a file that node_exporter reads; a ``ConfigurationError`` for other names."""
     path = Path(text)
     if path.suffix != _ENDING:
         raise ConfigurationError(
@@ -59,7 +59,7 @@ def metrics_of(
 ) -> EstateMetrics:
     """The metrics of all repositories, always including the given ones.
 
-    ``known``: old runs that earlier calls have read.
+    ``known``: old runs that earlier calls have read, and that are not read again.
     """
 
     def max_age_s(name: str) -> float | None:
@@ -72,7 +72,7 @@ def metrics_of(
 
 
 def metrics_sensor(collection: Collection, section: MetricsSection) -> dg.SensorDefinition:
-    """``gc_metrics``, which starts nothing."""
+    """``gc_metrics``, which writes the file and starts nothing."""
     path, names, old = metrics_file(section.textfile), collection.names, OldRuns()
 
     @collection.sensor(

@@ -17,10 +17,10 @@ from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.run.artifacts import MARK_ASSETS, is_name, validate_run_id
 from lakegc_assets.run.command_line import Source
 
-#: Dimensions of the partitions, and the tags by which Dagster says them of a run.
+#: Dimensions of the partitions. Dagster's tags for them are ``REPOSITORY_TAG`` and ``RUN_TAG``.
 REPOSITORY: Final = "repository"
 RUN: Final = "run"
-#: What can be approved: the partitions of ``gc_approve``.
+#: Marks that can be approved: the partitions of ``gc_approve``.
 WAITING: Final = "waiting"
 REPOSITORY_TAG: Final = "dagster/partition/repository"
 RUN_TAG: Final = "dagster/partition/run"
@@ -30,7 +30,7 @@ RUN_ASSETS: Final = (
     *("storage_attribution", "backup", "swept_set", "restored_set", "policy_forecast"),
 )
 ASSETS: Final = (*RUN_ASSETS, "repositories", "estate", "estate_leftovers")
-#: Jobs of one repository and one run, and the others.
+#: Jobs of one repository and one run; ``OTHER_JOBS`` are all others.
 RUN_JOBS: Final = (
     "gc",
     "gc_mark",
@@ -40,7 +40,7 @@ RUN_JOBS: Final = (
     "gc_approve",
     "gc_forecast",
 )
-#: With runs of which ``gc_resume`` goes on, and how often where their processes were killed.
+#: Jobs whose runs ``gc_resume`` continues; and how often it continues interrupted runs.
 RESUMED_JOBS: Final = ("gc", "gc_mark", "gc_sweep")
 _RESUMES: Final = 3
 OTHER_JOBS: Final = ("gc_prune", "gc_estate", "gc_leftovers", "gc_accept_hold")
@@ -50,7 +50,7 @@ def partition_of(run: dg.DagsterRun) -> tuple[str | None, str | None]:
     """The repository and run id in the partition of a Dagster run; None without a partition."""
     if REPOSITORY_TAG in run.tags:
         return run.tags[REPOSITORY_TAG], run.tags.get(RUN_TAG)
-    # Runs of gc_approve are on a mark that waits, by the key that it has elsewhere.
+    # A run of gc_approve has a waiting mark as partition, with its key in ``repository_run``.
     repository, bar, name = run.tags.get("dagster/partition", "").partition("|")
     return (repository, name) if bar else (None, None)
 
@@ -66,9 +66,9 @@ class Names:
     """The names of one component.
 
     Attributes:
-        name: of the component; empty for one that has none.
-        keys: of assets that a translation has changed, by their plain names.
-        source: what commands that messages print take beside their options.
+        name: of the component; empty if it has none.
+        keys: keys of assets that a translation has changed, by plain names.
+        source: the component, as commands in messages name it.
     """
 
     name: str = ""
@@ -98,25 +98,24 @@ class Names:
         return plain.get(run.job_name)
 
     def owns(self, run: dg.DagsterRun) -> bool:
-        """True for a run of a job of this component, or of nothing but assets of its graph."""
+        """True for a run of a job of this component, or of assets of its graph only."""
         return self.plain_job(run) is not None or self.is_of_assets(run)
 
     def owns_at(self, run: dg.DagsterRun, location: str | None) -> bool:
-        """True as ``owns``, of a run in this code location: another may have the same names."""
+        """True if ``owns`` holds for a run of this code location; others may use the same names."""
         origin = location_of(run.remote_job_origin)
         return (None in {location, origin} or origin == location) and self.owns(run)
 
     def is_of_assets(self, run: dg.DagsterRun) -> bool:
-        """True for a run of a selection of assets, all of them of this component."""
+        """True for a run of selected assets that all belong to this component."""
         chosen: Iterable[dg.AssetKey] = run.asset_selection or ()
         ours = {self.key(asset) for asset in ASSETS}
         return run.job_name.startswith("__ASSET_JOB") and bool(chosen) and ours.issuperset(chosen)
 
     def is_resumed(self, run: dg.DagsterRun, *, transient: bool | None) -> bool:
-        """True for a failed run of ours with which ``gc_resume`` goes on, where it is on.
+        """True for a failed run of ours that ``gc_resume`` continues, if that is on.
 
-        ``transient`` is as ``failed_for_a_while`` returns it; a run that no step failed in was cut
-        off.
+        ``transient``: the result of ``failed_for_a_while``; None for an interrupted run.
         """
         if self.plain_job(run) not in RESUMED_JOBS and not self.is_of_assets(run):
             return False
@@ -136,7 +135,7 @@ class Names:
 
     @property
     def waiting(self) -> dg.DynamicPartitionsDefinition:
-        """The partitions of marks that wait for a person, by their keys in ``repository_run``."""
+        """The dynamic partitions of marks that wait for a person; keys as in ``repository_run``."""
         return dg.DynamicPartitionsDefinition(name=self.of(WAITING))
 
     @property
@@ -145,7 +144,7 @@ class Names:
         return dg.MultiPartitionsDefinition({REPOSITORY: self.repositories, RUN: self.runs})
 
 
-#: Of a component that has no name.
+#: Names of a component without a name.
 PLAIN: Final = Names()
 
 
@@ -153,7 +152,7 @@ def partition_key(repository: str, run: str) -> dg.MultiPartitionKey:
     """The key of a run on a repository.
 
     Raises:
-        ConfigurationError: a key holds what Dagster or an object store would not take.
+        ConfigurationError: Dagster or an object store would not accept a key.
     """
     if not is_name(repository):
         raise ConfigurationError(
@@ -163,7 +162,7 @@ def partition_key(repository: str, run: str) -> dg.MultiPartitionKey:
 
 
 def parsed_key(key: str) -> tuple[str, str]:
-    """The repository and the id of the run of a key, which is checked as ``partition_key`` does."""
+    """The repository and the run id in a key; raises as ``partition_key`` does."""
     repository, _, run = key.partition("|")
     partition_key(repository, run)
     return repository, run
@@ -172,52 +171,52 @@ def parsed_key(key: str) -> tuple[str, str]:
 def add_partition(
     instance: dg.DagsterInstance, repository: str, run: str, names: Names = PLAIN
 ) -> dg.MultiPartitionKey:
-    """Add a repository and a run to the partitions, and give their key, as ``partition_key``."""
+    """Add a repository and a run to the partitions; return their key as ``partition_key`` does."""
     key = partition_key(repository, run)
     instance.add_dynamic_partitions(names.of(REPOSITORY), [repository])
     instance.add_dynamic_partitions(names.of(RUN), [run])
     return key
 
 
-# Tags of runs that are started without a person, and how a run knows what it is
+# Tags by which a run knows its origin and its earlier tries
 
-#: The repository of a run, also where that has no partition of it.
+#: The repository of a run, also of a run without a partition of it.
 OWN_REPOSITORY_TAG: Final = "lakegc/repository"
 WAVE_TAG: Final = "lakegc/wave"
 MODE_TAG: Final = "lakegc/mode"
-#: How often a run that was cut off was started again.
+#: Number of times that an interrupted run was started again.
 RESUMED_TAG: Final = "lakegc/resumed"
-#: It is the second try of a run that failed for a reason that may pass.
+#: Tag of the second try of a run that failed for a transient reason.
 RETRIED_TAG: Final = "lakegc/retried"
-#: A person asked for the run that this one goes on with.
+#: Tag of a run that continues a run of a person.
 ASKED_TAG: Final = "lakegc/asked"
-#: What a run that ended with its mark waits for, in a sentence.
+#: Reason why a run ended after its mark without a sweep, as a sentence.
 WAITS_TAG: Final = "lakegc/waits"
 
-#: Characters of a tag, at most.
+#: Most characters of a tag.
 _TAG: Final = 600
 
-#: Of runs that Dagster itself is about to start again.
+#: Dagster's tag of a run that it is about to start again.
 _WILL_RETRY_TAG: Final = "dagster/will_retry"
-#: Jobs of one step, which begins where it was: Dagster may start them again as they are where their
-#: process died. What has failed by itself would fail again, and Dagster's own default is to try.
+#: Tags of jobs of one step that continues where it stopped. Dagster may start a run again if its
+#: process died. A step that failed by itself would fail again; Dagster would retry it by default.
 RETRIES: Final = {
     "dagster/max_retries": "3",
     "dagster/retry_strategy": "ALL_STEPS",
     "dagster/retry_on_asset_or_op_failure": "false",
 }
-#: All others. A mark is begun anew until it is published, and then left as it is: gc_resume knows
-#: which. What a person decides is asked for by a person.
+#: Tags of all other jobs. A mark begins anew until it is published, and never changes after that:
+#: ``gc_resume`` knows the difference. Decisions of people need a new request of a person.
 NO_RETRIES: Final = {"dagster/max_retries": "0"}
 
-#: Runs of which nothing goes on.
+#: States of runs that have ended.
 ENDED: Final = (
     dg.DagsterRunStatus.SUCCESS,
     dg.DagsterRunStatus.FAILURE,
     dg.DagsterRunStatus.CANCELED,
 )
 
-#: Dagster puts one of these on every run that no person has launched by itself.
+#: Tags of runs that no person launched individually; all but the last are set by Dagster.
 _UNATTENDED: Final = (
     "dagster/backfill",
     "dagster/schedule_name",
@@ -234,12 +233,12 @@ def is_unattended(tags: Mapping[str, str]) -> bool:
 
 
 def first_tags(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Mapping[str, str]:
-    """The tags that name the origin of a run, or of the earlier run that it repeats.
+    """The tags of a run that name its origin; of a repeated run, those of the first one.
 
-    Who executes a run again, Dagster's own retries (``run_retries``) too, has asked for no more
-    than was asked for at first. Dagster keeps the tags of schedules and sensors, and that of a
-    backfill only until it has ended: then it would look as if a person had asked for a sweep. Where
-    an earlier run is not known any more, nobody has.
+    A person or a retry of Dagster (``run_retries``) that repeats a run requests no more than the
+    first run did. Dagster keeps the tags of schedules and sensors, but the tag of a backfill only
+    until the backfill has ended. Then it would seem that a person had requested a sweep. If an
+    earlier run is not known any more, no person counts as its origin.
     """
     while run.parent_run_id is not None and not is_unattended(run.tags):
         before = instance.get_run_by_id(run.parent_run_id)
@@ -250,7 +249,7 @@ def first_tags(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Mapping[str,
 
 
 def is_dagster_plus(instance: dg.DagsterInstance) -> bool:
-    """True of Dagster+, which alone knows its settings, and lets no run remove another."""
+    """True for Dagster+, which does not show its settings, and lets no run delete another one."""
     return type(instance).__module__.partition(".")[0] == "dagster_cloud"
 
 
@@ -261,13 +260,13 @@ def is_retried(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 
 
 def resumed_before(run: dg.DagsterRun) -> int:
-    """The number of times that a run was cut off and started again; 0 if its tag is damaged."""
+    """The number of times that a run was interrupted and started again; 0 for a damaged tag."""
     said = run.tags.get(RESUMED_TAG, "")
     return int(said) if said.isdecimal() else 0
 
 
 def tag_value(said: str) -> str:
-    """A text as a tag of a run: the index of tags in PostgreSQL takes 2,704 bytes at most."""
+    """A text, cut to a tag of a run: PostgreSQL's index of tags takes at most 2,704 bytes."""
     return said if len(said) <= _TAG else f"{said[: _TAG - 1]}…"
 
 
@@ -277,12 +276,12 @@ def asking_tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def require_own_config(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
-    """Refuse a run that did not get what was typed into the dialog of its backfill.
+    """Refuse a run without the configuration that was typed in the dialog of its backfill.
 
-    A job gives each partition a configuration of its own; Dagster then forgets the backfill's.
+    A job gives each partition its own configuration, and then Dagster drops that of the backfill.
     """
     backfill_id = run.tags.get(_UNATTENDED[0])
-    # Dagster+ fails where it is asked for a backfill that it does not have.
+    # Dagster+ raises an error for a backfill that it does not have.
     backfill = instance.get_backfill(backfill_id) if backfill_id else None
     typed = backfill.run_config if backfill is not None else None
     if typed and typed != run.run_config:

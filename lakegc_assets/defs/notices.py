@@ -1,4 +1,4 @@
-"""The receivers of notices, and ``gc_failures``, which makes those about runs that failed.
+"""Receivers of notices, and ``gc_failures``, which sends notices about failed runs.
 
 It is a plain sensor, since Dagster's own sensor for failed runs does not retry a notice that was
 not delivered.
@@ -57,14 +57,14 @@ def _url(section: NoticeSection) -> str:
     return url
 
 
-#: Failures that are looked at in one tick.
+#: Most failures that one tick reads.
 _AT_ONCE: Final = 100
-#: The check whose refusal a person may overrule.
+#: The check that a person may overrule.
 APPROVABLE: Final = "candidate_share"
 
 
 def failure_sensor(collection: Collection) -> dg.SensorDefinition:
-    """``gc_failures``."""
+    """``gc_failures``, which sends a notice about each failed run."""
 
     @collection.sensor(
         "gc_failures",
@@ -107,7 +107,7 @@ def failure_sensor(collection: Collection) -> dg.SensorDefinition:
 
 
 def _failures(instance: dg.DagsterInstance, after: int | None) -> list[dg.EventLogRecord]:
-    """Failures of runs after a given one, the oldest first; without one, only the last."""
+    """Failures of runs after a given record, the oldest first; without one, only the last."""
     records = instance.fetch_run_status_changes(
         dg.RunStatusChangeRecordsFilter(
             event_type=dg.DagsterEventType.RUN_FAILURE, after_storage_id=after
@@ -131,7 +131,7 @@ def notice(
     message: str,
     collection: Collection,
 ) -> Document:
-    """The notice about a run that failed."""
+    """The notice about a failed run."""
     policies, (repository, mark) = collection.policies, partition_of(run)
     causes = step_failures(instance, run.run_id)
     error = next((first_cause(one.error) for one in causes if one.error is not None), "")
@@ -155,7 +155,7 @@ def notice(
 
 
 def _failed_checks(instance: dg.DagsterInstance, run_id: str) -> dict[str, str]:
-    """The findings of each check that stopped a run, by its name."""
+    """The findings of the checks that stopped a run, by name."""
     entries = instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
     evaluations = [
         entry.dagster_event.asset_check_evaluation_data
@@ -170,7 +170,7 @@ def _failed_checks(instance: dg.DagsterInstance, run_id: str) -> dict[str, str]:
 
 
 def _checks_in(error: str) -> dict[str, str]:
-    """The findings of failed checks, by the error of a run that evaluates them in one step."""
+    """The findings of failed checks in the error of a run that evaluates them in one step."""
     lines = (line.partition(": ") for line in error.splitlines())
     return {name: said for name, _, said in lines if name in NAMES}
 

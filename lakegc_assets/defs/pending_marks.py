@@ -1,4 +1,4 @@
-"""``gc_waiting``: the list of marks that wait for a person, and a notice of each."""
+"""``gc_waiting``: the list of marks that wait for a person, and a notice about each of them."""
 
 import json
 from collections.abc import Sequence
@@ -33,16 +33,16 @@ from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.wording import counted, human_bytes
 
-#: A repository is looked at when a run of it has changed, and this often for what came from
-#: elsewhere.
+#: Time after which a repository is read again although no run has changed: another machine may
+#: have marked or approved.
 _LOOK: Final = timedelta(hours=1)
-#: What could not be read is looked at again after this: it may have been for a moment only.
+#: Time after which an unreadable repository is read again: the error may have been transient.
 _AGAIN: Final = timedelta(minutes=5)
 _IN_PROGRESS: Final = [one for one in dg.DagsterRunStatus if one not in ENDED]
 
 
 class _Waiting(NamedTuple):
-    """A waiting mark: the state of its repository, its candidates, and their share."""
+    """A waiting mark: the state of its repository, its candidates, and their listed share."""
 
     standing: Standing
     mark: Manifest
@@ -50,7 +50,7 @@ class _Waiting(NamedTuple):
 
 
 def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
-    """``gc_waiting``, which starts nothing."""
+    """``gc_waiting``, which maintains partition keys and notices, and starts nothing."""
     policies, names = collection.policies, collection.names
 
     @collection.sensor(
@@ -80,7 +80,7 @@ def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
                 made = _notice(context.instance, policies, collection.notices, marks[key], moment)
                 outbox.add(key, document=made)
         current = found | {key for key in ours if key.split("|")[0] in unclear}
-        # Keys of marks have a bar.
+        # Keys of marks contain a bar; those of sensors do not.
         outbox.waiting = {
             k: one for k, one in outbox.waiting.items() if k in current or "|" not in k
         }
@@ -115,7 +115,7 @@ def _look(
     due: Sequence[str],
     now: datetime,
 ) -> tuple[dict[str, _Waiting], set[str]]:
-    """The waiting marks, by their partition keys; and the repositories that are unknown.
+    """The waiting marks by partition key, and the repositories whose state is unclear.
 
     Raises:
         LakegcError: no repository at all can be read.
@@ -144,7 +144,7 @@ def _look(
         elif one is not None:
             tags = {REPOSITORY_TAG: name, RUN_TAG: one.mark.run}
             if context.instance.get_runs_count(dg.RunsFilter(tags=tags, statuses=_IN_PROGRESS)):
-                # The run that made it may be about to sweep it.
+                # The run that made the mark may be about to sweep it.
                 unclear.add(name)
             else:
                 found[str(partition_key(name, one.mark.run))] = one
@@ -160,7 +160,7 @@ def _waiting_mark(root: ArtifactRoot, standing: Standing) -> _Waiting | None:
     if standing.state not in (WAITING_STATE, REFUSED) or standing.run is None:
         return None
     attempt = root.attempt(standing.repository, standing.run)
-    # Only its figures are told: rows that are gone keep no other mark from being listed.
+    # The notice only needs its figures: missing rows must not hide other marks.
     candidates = attempt.recorded("deletion_candidates")
     if standing.state == REFUSED:
         results = read_results(attempt, candidates)
@@ -180,7 +180,7 @@ def _notice(
     waiting: _Waiting,
     now: datetime,
 ) -> Document:
-    """The notice about a mark that waits: size, age, limits, the run, and the command."""
+    """The notice about a waiting mark: size, age, limits, run, and the command to approve it."""
     standing, mark, share = waiting
     tags = {REPOSITORY_TAG: mark.repository, RUN_TAG: mark.run}
     last = next(iter(instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)), None)
@@ -212,7 +212,7 @@ def _notice(
 
 
 def _limits(policy: Policy) -> str:
-    """The limits up to which the repository's policy allows a sweep, in words."""
+    """The limits within which the repository's policy allows a sweep, in words."""
     if policy.sweep != "auto":
         return f"`sweep` is `{policy.sweep}`, max_candidate_share {policy.max_candidate_share:g}"
     shown = policy.auto.model_dump(exclude_none=True)

@@ -42,7 +42,7 @@ from lakegc_assets.sweep.approval import MODES, REQUIRED, Limits
 
 
 class AutoLimits(dg.Model, dg.Resolvable):
-    """Under which limits ``sweep: auto`` holds; a mark beyond one of them waits for approval."""
+    """Limits of ``sweep: auto``; a mark beyond one of them waits for approval."""
 
     share: Annotated[float | None, Bounds(0, 1)] = Field(
         default=0.2, description="of the listed objects that a mark names; null: any"
@@ -65,12 +65,12 @@ class AutoLimits(dg.Model, dg.Resolvable):
     )
 
     def limits(self) -> Limits:
-        """As the core takes them."""
+        """The same limits for the core."""
         return Limits(**self.model_dump())
 
 
 def _shared(name: str, model: type[BaseModel] = RepositorySettings) -> Any:  # noqa: ANN401 - of the type that the field says
-    """A field of another model, with its default and help; its type in a file is another one."""
+    """A field of another model, with its default and help. The file may need another type."""
     field = model.model_fields[name]
     default = field.get_default(call_default_factory=True)
     return Field(default=default, description=field.description)
@@ -78,7 +78,7 @@ def _shared(name: str, model: type[BaseModel] = RepositorySettings) -> Any:  # n
 
 _BranchDays = Annotated[
     dict[str, int],
-    # What is still text is filled in later, and checked then.
+    # A value that is still text is a template, which is checked after it is rendered.
     filled_in(lambda days: Rules(0, {n: d for n, d in days.items() if not isinstance(d, str)})),
     dg.Resolver(
         lambda context, branches: {n: context.resolve_value(d) for n, d in branches.items()},
@@ -88,7 +88,7 @@ _BranchDays = Annotated[
 
 
 class ForecastSection(dg.Model, dg.Resolvable):
-    """Retention rules that are thought of, as changes of those that hold in lakeFS."""
+    """Other retention rules, as changes of the rules in lakeFS."""
 
     default_retention_days: Annotated[int | None, Bounds(0, 2**31 - 1)] = Field(
         default=None, description="days by default; null: as it is"
@@ -101,7 +101,7 @@ class ForecastSection(dg.Model, dg.Resolvable):
     )
 
     def change(self) -> Change:
-        """As the core takes it."""
+        """The same change for the core."""
         return Change(
             default=self.default_retention_days,
             branches=self.branches,
@@ -110,7 +110,7 @@ class ForecastSection(dg.Model, dg.Resolvable):
 
 
 class Policy(RepositorySettings, dg.Model, dg.Resolvable):
-    """The policy of a repository: when it is collected, with which settings, and how far."""
+    """The policy of a repository: its schedule, the settings of its runs, and when they sweep."""
 
     cron: Cron = Field(
         default="0 2 * * 0", description="when a wave is due, as five cron fields; Sundays at 2:00"
@@ -169,7 +169,7 @@ class Override(Policy):
 
 
 _FOR_ALL: Final = "for_all"
-#: What makes a pattern of a name.
+#: Characters that make a name a pattern.
 _PATTERN: Final = frozenset("*?[")
 
 
@@ -181,10 +181,9 @@ def is_named(repository: str, include: Iterable[str], exclude: Iterable[str]) ->
 
 
 class Policies(dg.Model):
-    """The policies of all repositories: which are collected, what holds for all, and for some.
+    """The policies of all repositories: the collected ones, the policy for all, and overrides.
 
-    ``running`` says that schedules and sensors are on until somebody turns them off; later
-    ``overrides`` win.
+    ``running``: schedules and sensors are on from the start. Of ``overrides``, later ones win.
     """
 
     include: Sequence[str] = ("*",)
@@ -203,7 +202,7 @@ class Policies(dg.Model):
         return is_named(repository, self.include, self.exclude)
 
     def named(self) -> dict[str, str]:
-        """The repositories that are named, not by a pattern, with the field that names each."""
+        """The repositories that are named without a pattern, with the field that names each."""
         of_overrides = [name for one in self.overrides for name in (*one.include, *one.exclude)]
         fields = {
             **dict.fromkeys(of_overrides, "repositories"),
@@ -219,20 +218,20 @@ class Policies(dg.Model):
             if is_named(repository, one.include, one.exclude):
                 said = _said(one, Policy)
                 if "auto" in said:
-                    # A limit that is not said is not lifted.
+                    # An override of single limits keeps the other limits.
                     before: AutoLimits = changed.get("auto", self.for_all.auto)
                     said["auto"] = before.model_copy(update=_said(one.auto, AutoLimits))
                 changed |= said
         return changed
 
     def of(self, repository: str) -> Policy:
-        """The policy of a repository, whether it is collected by itself or not."""
+        """The policy of a repository, also if it is not collected."""
         return self.for_all.model_copy(update=self.changed(repository))
 
     def crons(self) -> dict[str, list[str]]:
         """Every cron schedule that a repository may have, by time zone.
 
-        Several entries may name one repository, so each may change what all before it have said.
+        Several entries may name one repository, so each may change the result of all before it.
         """
         pairs = [(self.for_all.cron, self.for_all.time_zone)]
         for said in (_said(one, Policy) for one in self.overrides):
@@ -244,7 +243,7 @@ class Policies(dg.Model):
         return found
 
     def dump(self) -> dict[str, Any]:
-        """As JSON values, of which ``Policies(**values)`` makes the same again."""
+        """JSON values from which ``Policies(**values)`` makes the same policies again."""
         return self.model_dump(mode="json", exclude_unset=True) | {
             _FOR_ALL: self.for_all.model_dump(mode="json")
         }
@@ -258,7 +257,7 @@ def _said(values: BaseModel, kind: type[BaseModel]) -> dict[str, Any]:
 
 
 class Places(BaseModel):
-    """Places of artifacts, backups and namespaces, beside the stores of repositories."""
+    """Places of artifacts, backups and namespaces, in addition to the stores of repositories."""
 
     artifact_root: str | None = Field(
         default=None,
@@ -288,7 +287,7 @@ class Places(BaseModel):
 
 
 class ServerSection(Timeouts, dg.Model, dg.Resolvable):
-    """The lakeFS server. What is not said here is taken from where ``lakectl`` takes it."""
+    """The lakeFS server. Fields that are not set come from the sources that ``lakectl`` uses."""
 
     endpoint: Url | None = _shared("endpoint", LakeFSResource)
     access_key_id_variable: str | None = Field(
@@ -308,7 +307,7 @@ class ServerSection(Timeouts, dg.Model, dg.Resolvable):
 
 
 class StoresSection(Places, Timeouts, dg.Model, dg.Resolvable):
-    """The object stores. Keys are taken from where the stores' own tools take them."""
+    """The object stores. Keys come from the sources that the stores' own tools use."""
 
     backup_url: str | None = _shared("backup_url", CollectorSettings)
     namespace_roots: Texts = _shared("namespace_roots", Places)
@@ -322,7 +321,7 @@ class StoresSection(Places, Timeouts, dg.Model, dg.Resolvable):
 
 
 class CollectorSection(SharedSettings, dg.Model, dg.Resolvable):
-    """Settings of every run, whichever repository it is on."""
+    """Settings of every run, for all repositories."""
 
 
 class MailSection(MailServer, dg.Model, dg.Resolvable):
@@ -352,6 +351,6 @@ class NoticeSection(dg.Model, dg.Resolvable):
     mail: MailSection | None = Field(default=None, description="one mail for each of them")
 
     def unset(self) -> list[str]:
-        """The variables that it names and that are not set."""
+        """The environment variables that this section names and that are not set."""
         named = [self.url_variable, self.mail.password_variable if self.mail else None]
         return [name for name in named if name and not os.environ.get(name)]

@@ -1,4 +1,4 @@
-"""``gc_prune``: removes old runs that nothing needs, with what Dagster and the caches keep of them.
+"""``gc_prune``: removes old runs that nothing needs, their cached data and Dagster's records.
 
 It removes nothing unless ``dry_run`` is false; its schedule follows ``prune`` of the policies.
 """
@@ -40,8 +40,8 @@ from lakegc_assets.sweep.hold import ACCEPTING_JOB
 class DagsterRecords:
     """Dagster's records of the runs of one repository.
 
-    ``root`` is of the artifacts: a key stays that some repository has a run of. ``location`` is the
-    component's code location; None where nobody knows.
+    ``root``: of the artifacts; a run key stays as long as a repository has such a run.
+    ``location``: the component's code location; None if it is unknown.
     """
 
     instance: dg.DagsterInstance
@@ -56,7 +56,7 @@ class DagsterRecords:
         return {_run_of(one) for one in ours}
 
     def last(self, run: str) -> tuple[datetime | None, str]:
-        """The time of a run's last record, and the reason why it is not over; empty if it is."""
+        """The time of a run's last record, and the reason why it has not ended; empty if it has."""
         records = self._records(run)
         last = max((record.update_timestamp for record in records), default=None)
         for one in records:
@@ -68,10 +68,10 @@ class DagsterRecords:
         return last, ""
 
     def forget(self, run: str) -> None:
-        """Remove the runs of a partition whose artifacts are gone, and the key of its run.
+        """Remove Dagster's runs of a partition without artifacts, and the key of the run.
 
-        Nothing is removed where the run has artifacts, or is not over. The key stays where it may
-        be of use: to another repository, or to runs of other jobs.
+        Nothing is removed if the run has artifacts, or has not ended. The key stays if another
+        repository or runs of other jobs may need it.
         """
         if self._has_artifacts(self.repository, run):
             return
@@ -86,9 +86,9 @@ class DagsterRecords:
                 delete_run(self.instance, one)
 
     def forgettable(self, known: set[str], keep: timedelta, now: datetime) -> list[str]:
-        """Runs that are old and over, and of which only Dagster's records remain.
+        """Old and ended runs of which only Dagster's records remain.
 
-        ``known`` have artifacts; those younger than ``keep`` stay, and so do the last successes.
+        ``known``: runs with artifacts. Runs younger than ``keep``, and the last successes, stay.
         """
         if is_dagster_plus(self.instance):
             return []
@@ -119,19 +119,19 @@ class DagsterRecords:
         return [*records, *(one for one in self._approvals() if _run_of(one) == run)]
 
     def _approvals(self) -> list[dg.RunRecord]:
-        """Runs of ``gc_approve``, which has partitions of its own."""
+        """Runs of ``gc_approve``, whose partitions are other ones."""
         found = self._found(
             job_name=self.component.of("gc_approve"), tags={OWN_REPOSITORY_TAG: self.repository}
         )
         return [one for one in found if REPOSITORY_TAG not in one.dagster_run.tags]
 
     def _used_elsewhere(self, run: str) -> bool:
-        """True if another repository has this run, which may be a wave that several joined."""
+        """True if another repository has this run: several may have joined a wave."""
         of_all, own = {RUN_TAG: run}, {RUN_TAG: run, REPOSITORY_TAG: self.repository}
-        # Counted, since a wave has a run of each of hundreds of repositories.
+        # Counted, not read: a wave may have runs of hundreds of repositories.
         if self._count(of_all) != self._count(own):
             return True
-        # A listing alone is not believed: each repository that anything names is asked for.
+        # A listing alone may be incomplete, so each repository with a name anywhere is looked up.
         known = self.instance.get_dynamic_partitions(self.component.of(REPOSITORY))
         others = {*known, *self.root.repositories()}
         return any(
@@ -163,7 +163,7 @@ def _is_over(record: dg.RunRecord) -> bool:
 def forget_job(
     instance: dg.DagsterInstance, job: str, keep: timedelta, now: datetime
 ) -> list[dg.RunRecord]:
-    """The runs of a job without partitions that are old and over, but for the last ones."""
+    """The old and ended runs of a job without partitions, except for the last ones."""
     if is_dagster_plus(instance):
         return []
     records = instance.get_run_records(dg.RunsFilter(job_name=job))
@@ -172,14 +172,14 @@ def forget_job(
 
 
 def delete_run(instance: dg.DagsterInstance, record: dg.RunRecord) -> None:
-    """Remove a run with its events, these first: nobody finds events without their run."""
+    """Remove a run and its events; events first, since without their run nobody finds them."""
     run_id = record.dagster_run.run_id
     instance.event_log_storage.delete_events(run_id)
     instance.delete_run(run_id)
 
 
 JOB: Final = "gc_prune"
-#: Its step.
+#: Name of its step.
 OP: Final = "prune"
 
 
@@ -196,7 +196,7 @@ class Pruning(dg.Config):
 
 
 def _prune(execution: Execution, config: Pruning) -> Mapping[str, Any]:
-    """Prune all repositories; a failure of one does not stop the others."""
+    """Prune all repositories; an error of one does not stop the others."""
     context, component = execution.context, execution.names
     resources, collector = execution.resources, execution.resources.collector
     policies = collector.all_policies()
@@ -244,7 +244,7 @@ def _metadata(outcomes: Sequence[Pruned]) -> Mapping[str, Any]:
 
 
 def prune_job(names: Names) -> dg.JobDefinition:
-    """``gc_prune``."""
+    """``gc_prune``, a job of one step."""
     return one_step_job(
         names,
         JOB,
@@ -259,7 +259,7 @@ def prune_job(names: Names) -> dg.JobDefinition:
 
 
 def prune_schedule(collection: Collection) -> dg.ScheduleDefinition:
-    """``gc_prune_schedule``: on Sundays."""
+    """``gc_prune_schedule``, on Sundays at noon."""
     policies, names = collection.policies, collection.names
 
     @dg.schedule(

@@ -1,4 +1,4 @@
-"""The resource of the settings of a run; and resources of which a run configures single fields."""
+"""The resource with the settings of a run, and resources whose single fields a run configures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lakegc_assets.storage.config import S3Access
 
 
 class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The settings of a run; every one can be changed in the launchpad for a single run."""
+    """The settings of a run. The launchpad can change each of them for a single run."""
 
     name: str = Field(
         default="",
@@ -39,7 +39,7 @@ class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # 
     )
 
     def settings(self) -> Settings:
-        """The settings as the core takes them; a ``ConfigurationError`` where one is wrong."""
+        """The same settings for the core; a ``ConfigurationError`` if one of them is wrong."""
         places = {
             "backup_url": self._of_backups("url"),
             "backup_log": self.backup_log,
@@ -59,7 +59,7 @@ class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # 
     def of_repository(self, repository: str, given: Mapping[str, Any]) -> CollectorResource:
         """This resource with the settings of one repository.
 
-        Those that the run itself has ``given`` hold whatever the policy is.
+        ``given``: settings of the run itself, which override every policy.
         """
         if not self.policies:
             return self
@@ -68,7 +68,7 @@ class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # 
         return self.model_copy(update={k: v for k, v in own.items() if k in chosen})
 
     def require_included(self, repository: str) -> None:
-        """Refuse a repository that is not collected, unless the run says so."""
+        """Refuse a repository that is not collected, unless the run has ``collect_excluded``."""
         if self.collect_excluded or self.all_policies().collects(repository):
             return
         raise RefusedError(
@@ -89,15 +89,15 @@ class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # 
         return tuple(self.namespace_roots or filter(None, map(str.strip, shared)))
 
     def _of_backups(self, name: str) -> str | None:
-        """A field about backups, else its variable."""
+        """A field about backups, else its environment variable."""
         found: str | None = getattr(self, f"backup_{name}")
         return found or os.environ.get(f"LAKEGC_BACKUP_{name.upper()}") or None
 
     def elsewhere(self) -> tuple[tuple[str, S3Access], ...]:
-        """The bucket of the backups, where it is reached in a way of its own.
+        """The bucket of the backups, if it has an endpoint, region or profile of its own.
 
         Raises:
-            ConfigurationError: there is such a way, and the backups are in no S3 bucket.
+            ConfigurationError: it has one of these, and ``backup_url`` is not in an S3 bucket.
         """
         ways: dict[str, Any] = {
             name: self._of_backups(name) for name in ("endpoint_url", "region", "profile")
@@ -116,12 +116,12 @@ class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # 
 
 
 def configurable(resource: dg.ConfigurableResource[Any]) -> dg.ResourceDefinition:
-    """A resource of which a run configures single fields, and all others stay as they are.
+    """A resource of which a run can configure single fields; all others keep their values.
 
-    Where a run names one field of a ``ConfigurableResource``, Dagster gives all others the defaults
-    of the class: a longer ``min_age_hours`` of the component would be lost by whoever sets
-    ``protect_tags`` in the launchpad. Fields have no defaults here, so that no launchpad begins
-    with them, and one that is null is as if it were absent.
+    If a run sets one field of a ``ConfigurableResource``, Dagster sets all others to the defaults
+    of the class. A person who sets ``protect_tags`` in the launchpad would lose a longer
+    ``min_age_hours`` of the component. So the fields have no defaults here: the launchpad begins
+    without them, and null counts as absent.
     """
     kind = type(resource)
     values = {name: getattr(resource, name) for name in kind.model_fields}
@@ -137,13 +137,13 @@ def configurable(resource: dg.ConfigurableResource[Any]) -> dg.ResourceDefinitio
         try:
             chosen = kind(**values | given)
         except pydantic.ValidationError as error:
-            # The page of the run shows this cause. Values are left out: they may be secrets.
+            # The page of the run shows this cause. It omits values, since these may be secrets.
             wrong = (
                 f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}"
                 for one in error.errors(include_url=False, include_input=False)
             )
             raise stopped(ConfigurationError("; ".join(wrong))) from None
-        # With the instance of the run: without one Dagster makes one, with databases in memory.
+        # Pass the instance of the run: without it Dagster makes one with databases in memory.
         with dg.build_resources(
             {"made": chosen}, context.instance, log_manager=context.log
         ) as built:
@@ -153,7 +153,7 @@ def configurable(resource: dg.ConfigurableResource[Any]) -> dg.ResourceDefinitio
 
 
 def _optional(field: dg.Field, value: object) -> dg.Field:
-    """A field that a run may leave out; a variable is looked up by Dagster, run by run."""
+    """A field that a run may omit; Dagster looks up a variable in each run."""
     kind: Any = field.config_type
     default: dict[str, Any] = {}
     if isinstance(value, dg.EnvVar):

@@ -12,12 +12,12 @@ from lakegc_assets.defs.turns import Turns, looked_at
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.models import Repository
 
-#: In the cursor: what is known of the rules of each repository, none of which has such a name.
+#: In the cursor: the known rules of each repository; no repository can have this name.
 RULES: Final = "_rules"
 
 
 def rules_sensor(collection: Collection) -> dg.SensorDefinition:
-    """``gc_rules``, which asks the server for the rules of one repository at a time."""
+    """``gc_rules``, which requests the rules of each repository from the server."""
     policies = collection.policies
 
     @collection.sensor(
@@ -29,7 +29,7 @@ def rules_sensor(collection: Collection) -> dg.SensorDefinition:
     )
     def rules(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         lakefs, memory = collection.of(context).lakefs.config(), remembered(context)
-        # Older versions had nothing but these in their cursor.
+        # The cursor of older versions held only the rules.
         known: dict[str, dict[str, Any]] = memory.get(RULES, memory)
         before = memory if RULES in memory else {}
         turns = Turns(collection.names.of("gc_rules"), before, collection.now())
@@ -64,7 +64,7 @@ def rules_sensor(collection: Collection) -> dg.SensorDefinition:
 
 
 def _next(before: Mapping[str, Any] | None, repository: Repository, digest: str) -> dict[str, Any]:
-    """The digest of a repository's rules, and how often they changed since it was seen first."""
+    """The digest of a repository's rules, and the number of their changes since it was seen."""
     if before is None or before["made"] != repository.creation_date:
         return {"made": repository.creation_date, "changes": 0, "rules": digest}
     changed = before["rules"] != digest

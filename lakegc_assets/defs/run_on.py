@@ -1,6 +1,6 @@
-"""``run_on``: marks and sweeps in a process elsewhere, which a Pipes client of Dagster starts.
+"""``run_on``: marks and sweeps in a remote process, which a Pipes client of Dagster starts.
 
-What Dagster and that process send each other is JSON without secrets.
+Dagster and that process exchange JSON without secrets.
 """
 
 import warnings
@@ -22,14 +22,14 @@ from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
 from lakegc_assets.run.artifacts import located
 from lakegc_assets.run.command_line import printing
 
-#: Of the form of these messages, which must be the same on both sides.
+#: Version of the form of these messages, which must be the same on both sides.
 VERSION: Final = 2
 _KINDS: Final = {
     "refused": RefusedError,
     "configuration": ConfigurationError,
     "integrity": IntegrityError,
 }
-#: An event of the process, or how it ended, among the custom messages of Pipes.
+#: Keys of custom messages of Pipes: an event of the process, and its end.
 _EVENT: Final = "lakegc_event"
 _END: Final = "lakegc"
 _EVENTS: Final = (dg.AssetMaterialization, dg.AssetCheckEvaluation)
@@ -40,9 +40,9 @@ Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
 class RemoteRun:
     """The assets that a remote process makes, and its settings.
 
-    ``component`` has its fields as its file has them, ``place`` is that of the file on Dagster's
-    machine, or empty; ``assets`` are their plain names; ``config`` has the settings that the run
-    configures, and ``tags`` say who has asked for it.
+    ``component``: its fields, as in its file. ``place``: the path of that file on Dagster's
+    machine, or empty. ``assets``: plain names. ``config``: the settings that the run configures.
+    ``tags``: name the origin of the run.
     """
 
     component: Mapping[str, Any]
@@ -59,7 +59,7 @@ class RemoteRun:
         """Read it from the extras of Pipes.
 
         Raises:
-            ConfigurationError: another version of this package has written them, or none has.
+            ConfigurationError: the extras are of another version of this package, or of no version.
         """
         if extras.get("version") != VERSION:
             raise ConfigurationError(
@@ -71,9 +71,9 @@ class RemoteRun:
 
 @dataclass(frozen=True)
 class Report:
-    """The last message of a process: its final error, if any, as ``of_error`` returns it.
+    """The last message of a process: its final error, if any, in the form of ``of_error``.
 
-    ``tags`` are added to the run of Dagster.
+    ``tags``: to be added to the run of Dagster.
     """
 
     stopped: Mapping[str, Any] | None = None
@@ -81,12 +81,12 @@ class Report:
     version: int = VERSION
 
     def to_json(self) -> dict[str, Any]:
-        """As a custom message of Pipes."""
+        """The report as a custom message of Pipes."""
         return {_END: asdict(self)}
 
     @classmethod
     def of_messages(cls, messages: list[Any]) -> "Report | None":
-        """The report among custom messages; None where there is none of this version."""
+        """The report among custom messages; None if there is none of this version."""
         ours = [one for one in _sent(messages, _END) if one.get("version") == VERSION]
         return cls(**ours[-1]) if ours else None
 
@@ -110,16 +110,16 @@ def error_of(values: Mapping[str, Any]) -> LakegcError:
 
 
 def event_message(event: Event) -> dict[str, str]:
-    """An event as a custom message: the reports of Pipes lack some of what Dagster records."""
+    """An event as a custom message; Pipes' own reports lack some of Dagster's fields."""
     return {_EVENT: dg.serialize_value(event)}
 
 
 def _sent(messages: Iterable[Any], name: str) -> list[Any]:
-    """The values under a name in custom messages, of which some may have another sender."""
+    """The values under a name in custom messages; other senders may have sent some messages."""
     return [one[name] for one in messages if isinstance(one, dict) and name in one]
 
 
-#: Settings that a run can configure and that are paths or URLs of Dagster's machine.
+#: Settings of a run that are paths or URLs of Dagster's machine.
 _PLACES: Final = ("artifact_root", "backup_url", "backup_log", "inventory_place")
 _RESOURCES: Final = ("collector", "lakefs", "stores")
 
@@ -138,7 +138,7 @@ class RunOnSection(dg.Model, dg.Resolvable):
     )
 
     def pipes_client(self) -> dg.PipesClient:
-        """The client, made now where a function makes it; else a ``ConfigurationError``."""
+        """The client, or the one that its function makes now; else a ``ConfigurationError``."""
         found = _named(self.client) if isinstance(self.client, str) else self.client
         if not isinstance(found, dg.PipesClient) and callable(found):
             found = found()
@@ -150,7 +150,7 @@ class RunOnSection(dg.Model, dg.Resolvable):
 
 
 class RemoteProcessError(LakegcError):
-    """A process elsewhere ended without a report."""
+    """A remote process ended without a report."""
 
     transient = True
 
@@ -164,7 +164,7 @@ def remote_assets(
     section: RunOnSection,
     component: Callable[[], Mapping[str, Any]],
 ) -> dg.AssetsDefinition:
-    """Assets of a component, with their checks, that one process elsewhere makes."""
+    """Assets of a component, with their checks, that one remote process makes."""
 
     @dg.multi_asset(
         name=names.of(name),
@@ -191,9 +191,9 @@ def _launched(
     """Start the process, wait for it, and yield the events that it reports.
 
     Raises:
-        Stopped: it has reported why it went no further.
+        Stopped: the process has reported the error that stopped it.
         RemoteProcessError: it ended without a report.
-        IntegrityError: it has not reported all that it was to make.
+        IntegrityError: it has not reported all assets that it had to make.
     """
     client = section.pipes_client()
     started = f"the process that {type(client).__name__} has started"
@@ -243,13 +243,13 @@ def _run_client(
     work: RemoteRun,
 ) -> dg.PipesClientCompletedInvocation:
     """Start the process, and wait for its end."""
-    # A session of Pipes lets Dagster demand an output of each asset; some may rightly have none, as
-    # they may in process, and what is missing is found later.
+    # A Pipes session makes Dagster require an output of each asset. Some assets may rightly have
+    # none, as in process; missing ones are found later.
     context.set_requires_typed_event_stream = lambda **_: None
-    # Dagster warns of what its own clients use.
+    # Dagster warns about features that its own clients use.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.PreviewWarning)
-        # Some clients add to what they are given.
+        # Some clients change their arguments.
         return client.run(context=context, extras=asdict(work), **deepcopy(dict(arguments)))
 
 
@@ -259,8 +259,8 @@ def _reported(
     stages: Sequence[Stage],
     events: Iterable[Event],
 ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
-    """The events of a process as results of this step, which has chosen some of the checks."""
-    # There the assets have the keys that no translation has changed.
+    """The events of a process as results of this step, with only the selected checks."""
+    # The remote assets have keys without translation.
     by_key = {Names(names.name).key(one.name): one for one in stages}
     chosen = {(one.asset_key, one.name) for one in context.selected_asset_check_keys}
     for event in events:
@@ -286,7 +286,7 @@ def _reported(
 def _remote_run(
     execution: Execution, stages: Sequence[Stage], component: Mapping[str, Any]
 ) -> "RemoteRun":
-    """The order for the process of a step; refuses what does not reach it."""
+    """The order for the process of a step; refuses settings that would not reach it."""
     context, names, resources = execution.context, execution.names, execution.resources
     if isinstance(context, dg.OpExecutionContext | dg.AssetCheckExecutionContext):
         raise TypeError("a step that runs elsewhere is one of assets")

@@ -7,15 +7,15 @@ from typing import Any, Final
 
 import dagster as dg
 
-#: What follows the type.
+#: The text after the line with the type.
 _TEMPLATE: Final = Path(__file__).with_name("scaffold.yaml")
 
 
 class CollectionScaffolder(dg.Scaffolder[Any]):
-    """Writes ``defs.yaml`` with the fields that people change first, and what they mean."""
+    """Writes ``defs.yaml`` with the fields that people change first, and their meaning."""
 
     def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
-        """Write the file, or add to the one that is named; Python is written as Dagster does."""
+        """Write the file, or append to the named one; Dagster itself writes the Python form."""
         if request.scaffold_format != "yaml":
             dg.scaffold_component(request)
             return

@@ -36,16 +36,16 @@ from lakegc_assets.run.command_line import in_dagster
 from lakegc_assets.wording import counted
 
 NAME: Final = "gc_schedule"
-#: After the waves of the night, as they are where nothing else is said.
+#: After the waves of the night, which begin at 2:00 by default.
 _ESTATE_CRON: Final = "0 6 * * *"
-#: It lists all versions, and lets lakeFS dump its refs.
+#: Weekly, since it lists all versions and makes lakeFS dump its refs.
 _LEFTOVERS_CRON: Final = "0 7 * * 0"
-#: For how long a repository may join a wave.
+#: Time after its tick during which a repository may join a wave.
 OPEN: Final = timedelta(hours=24)
 
 
 def schedules(collection: Collection) -> list[dg.ScheduleDefinition]:
-    """``gc_schedule``, and one more for each other time zone; those of estate and leftovers."""
+    """``gc_schedule``, one for each further time zone, and those of estate and leftovers."""
     policies, names = collection.policies, collection.names
 
     def of_all(job: str, cron: str, description: str) -> dg.ScheduleDefinition:
@@ -72,7 +72,7 @@ def name_of(zone: str, policies: Policies, names: Names) -> str:
     plain = names.of(NAME)
     if zone == policies.for_all.time_zone:
         return plain
-    # Etc/GMT+5 is not Etc/GMT-5.
+    # Etc/GMT+5 and Etc/GMT-5 are different zones.
     said = zone.replace("+", "plus")
     return f"{plain}_{''.join(c if c.isalnum() else '_' for c in said)}"
 
@@ -110,9 +110,9 @@ def requests_of_wave(
     at: datetime,
     waves: Container[str] | None = None,
 ) -> list[dg.RunRequest]:
-    """The due runs that were not started; their partition keys are added first.
+    """The requests for due runs that were not started yet; their partition keys are added first.
 
-    ``zone`` is that of the schedule; ``waves`` are those that are meant, None for all.
+    ``zone``: the time zone of the schedule. ``waves``: the waves that may start; None for all.
     """
     names, requests = collection.names, []
     joined: dict[str, set[str]] = {}
@@ -128,7 +128,7 @@ def requests_of_wave(
             continue
         key, tags = f"{due}/{repository.id}", {WAVE_TAG: due}
         requests.append(collection.request(repository.id, due, run_key=key, job="gc", tags=tags))
-    # All at once: an estate has thousands, and a tick has a minute.
+    # All keys in one call: an estate has thousands of them, and a tick has only a minute.
     for dimension, keys in zip((REPOSITORY, RUN), keys_of(requests), strict=True):
         instance.add_dynamic_partitions(names.of(dimension), keys)
     return requests
@@ -137,7 +137,7 @@ def requests_of_wave(
 def last_tick(cron: str, zone: str, at: datetime) -> datetime:
     """The time of a cron schedule at or before a time.
 
-    Dagster knows its own dialect of cron, by which it computes the times of partitions.
+    Cron dialects differ. Dagster's own partitions compute the times here, as for its schedules.
     """
     window = _windows(cron, zone).get_prev_partition_window(at, respect_bounds=False)
     if window is None:
@@ -169,7 +169,7 @@ def wave_at(moment: datetime) -> str:
 def _due(repository: Repository, policy: Policy, at: datetime) -> str | None:
     """The wave that a repository may join at a tick; None if there is none.
 
-    A repository that was made after its wave had begun waits for the next one.
+    A repository that was created after the start of its wave waits for the next one.
     """
     last = last_tick(policy.cron, policy.time_zone, at)
     if at - last >= OPEN or repository.creation_date > last.timestamp():
@@ -180,21 +180,21 @@ def _due(repository: Repository, policy: Policy, at: datetime) -> str | None:
 def _joined(instance: dg.DagsterInstance, names: Names, wave: str) -> set[str]:
     """The repositories that already have a run in a wave, for example from another tick.
 
-    A run that was made and not launched yet is asked for again: the daemon may have died between
-    the two, and then launches that one.
+    A run that was made but not launched does not count: the daemon may have died between the two.
+    If that run is requested again, the daemon launches it.
     """
     launched = [s for s in dg.DagsterRunStatus if s is not dg.DagsterRunStatus.NOT_STARTED]
-    # All at once: in Dagster+ each question is one to its server.
+    # One query for all: in Dagster+ each query is a request to its server.
     runs = dg.RunsFilter(job_name=names.of("gc"), tags={WAVE_TAG: wave}, statuses=launched)
     records = instance.get_run_records(runs)
     return {one.dagster_run.tags.get(OWN_REPOSITORY_TAG, "") for one in records}
 
 
 def _queued(instance: dg.DagsterInstance, names: Names, at: datetime) -> set[str]:
-    """The repositories whose run of another wave waits in Dagster's queue, for a week at most.
+    """The repositories with a run of another wave in Dagster's queue, for at most a week.
 
-    It marks them as of when it begins. Where a wave takes longer than the next one takes to come,
-    the queue would grow with each.
+    A queued run marks the state at its start, so a second one adds nothing. If a wave takes longer
+    than the time between two waves, the queue would grow with each of them.
     """
     queued = dg.RunsFilter(
         job_name=names.of("gc"),
@@ -224,23 +224,23 @@ def next_run(
     return next_tick(policy.cron, policy.time_zone, now).astimezone(timezone.utc)
 
 
-#: Schedules whose failed ticks nobody makes up for.
+#: Schedules whose failed ticks no sensor starts again.
 _SCHEDULES: Final = ("gc_prune_schedule", "gc_estate_schedule", "gc_leftovers_schedule")
-#: Sensors without which something stops that nobody would hear of; gc_waiting tells of gc_waves.
+#: Sensors whose failures nobody would notice without a notice; ``gc_waiting`` watches ``gc_waves``.
 _SENSORS: Final = (
     *("gc_repositories", "gc_rules", "gc_approvals", "gc_resume", "gc_waiting", "gc_staleness"),
     *("gc_failures", "gc_metrics"),
 )
-#: What became of a failed tick.
+#: States of a failed tick.
 _MADE_UP: Final = "made up"
 _WAITS: Final = "waits"
 _LOST: Final = "lost"
-#: The cursor of ``gc_waves`` at first.
+#: The initial cursor of ``gc_waves``.
 _NOTHING: Final[Mapping[str, Any]] = {"ticks": {}, "waiting": {}, "sensors": [], "schedules": []}
 
 
 def waves_sensor(collection: Collection) -> dg.SensorDefinition:
-    """``gc_waves``. It makes the resource of lakeFS in its tick: its failure is reported, too."""
+    """``gc_waves``. It makes the resource of lakeFS in its tick, so that it reports its failure."""
     policies, names = collection.policies, collection.names
     zones = {name_of(zone, policies, names): zone for zone in policies.crons()}
 
@@ -280,7 +280,7 @@ def waves_sensor(collection: Collection) -> dg.SensorDefinition:
             "waiting": outbox.waiting,
         }
         outbox.deliver(context.log)
-        # What waits for a person fails the tick, once its notice is delivered.
+        # An error that needs a person fails the tick, but only after the notice was delivered.
         if error and not error.transient and now_known == known:
             raise error
         otherwise = f"tried again in five minutes: {error}" if error else "no tick has failed"
@@ -301,7 +301,7 @@ def _state(
         return _LOST
     if error is None:
         return _MADE_UP
-    # What waits for a person is reported at once, what may pass when it is too late.
+    # An error that needs a person is reported at once, a transient one when the wave is lost.
     return was if error.transient else _WAITS
 
 
@@ -311,9 +311,9 @@ def _made_up(
     zones: Mapping[str, str],
     pending: Sequence[FailedTick],
 ) -> tuple[list[dg.RunRequest], LakegcError | None]:
-    """The runs that failed ticks of the last day should have started, by the zones of schedules.
+    """The runs that failed ticks of the last day should have started; or the error that stops them.
 
-    Or the error for which they cannot be started now.
+    ``zones``: time zones, by the names of schedules.
     """
     now, found = collection.now(), []
     ticks = [tick for tick in pending if now - tick.at < OPEN]

@@ -49,18 +49,18 @@ from lakegc_assets.sweep.approval import Approval, approval_of
 from lakegc_assets.sweep.ledger import ASSET
 from lakegc_assets.wording import counted
 
-#: Runs of a repository that are looked at at a time.
+#: Runs of a repository that are read at the same time.
 _THREADS: Final = 4
-#: In the cursor of ``gc_approvals``: when each approval ends whose sweep it has asked for.
+#: In the cursor of ``gc_approvals``: expiry of each approval whose sweep was requested.
 _ASKED: Final = "asked"
-#: In the cursor of ``gc_repositories``: the keys that it has added.
+#: In the cursor of ``gc_repositories``: the partition keys that it has added.
 _MADE: Final = "made"
-#: In the cursor: the run that nobody has used yet, as it was added last.
+#: In the cursor: the run key that was added last for people to choose.
 _SPARE: Final = "spare"
 
 
 def repositories_sensor(collection: Collection) -> dg.SensorDefinition:
-    """``gc_repositories``, which starts nothing."""
+    """``gc_repositories``, which maintains partition keys and starts nothing."""
     names = collection.names
 
     @collection.sensor(
@@ -78,7 +78,8 @@ def repositories_sensor(collection: Collection) -> dg.SensorDefinition:
         instance = context.instance
         known = set(instance.get_dynamic_partitions(names.of(REPOSITORY)))
         memory = remembered(context)
-        # Another code location may have keys of other servers. Older versions wrote nothing down.
+        # Another code location may have keys of other servers. Cursors of older versions have no
+        # list.
         made = known.intersection(memory.get(_MADE, server))
         gone = [r for r in sorted(made - there) if not _has_runs(instance, REPOSITORY_TAG, r)]
         new = sorted(there - known)
@@ -86,12 +87,13 @@ def repositories_sensor(collection: Collection) -> dg.SensorDefinition:
         spare = _spare_run(instance, names, collection.now())
         requests = changes(names.repositories, new, gone)
         if spare is not None:
-            # There is never more than one: a wave has come since it was added.
+            # At most one unused key stays: since ``before`` was added, a wave has added a newer
+            # one.
             known_runs = instance.get_dynamic_partitions(names.of(RUN))
             unused = before in known_runs and not _has_runs(instance, RUN_TAG, before)
             requests = [*changes(names.runs, [spare], [before] if unused else ()), *requests]
-        # The cursor is written after the keys are. Who is killed in between leaves keys that nobody
-        # removes, or removes them once more.
+        # The cursor is written after the keys. If the process is killed in between, nobody removes
+        # some keys, or they are removed a second time.
         cursor = json.dumps(
             {_MADE: sorted(made.union(new).difference(gone)), _SPARE: spare or before}
         )
@@ -103,7 +105,7 @@ def repositories_sensor(collection: Collection) -> dg.SensorDefinition:
         ]
         said = "; ".join(changed) or f"nothing is new: {_repositories(there)}"
         return dg.SensorResult(
-            # It starts nothing, whatever it changes.
+            # The tick starts nothing, also if it changes keys.
             skip_reason=f"{said}; {clash}" if clash else said,
             cursor=cursor,
             dynamic_partitions_requests=requests,
@@ -117,7 +119,7 @@ def _repositories(some: Sized) -> str:
 
 
 def _clash(context: dg.SensorEvaluationContext, names: Names, now: datetime) -> str:
-    """A warning, where another code location has a component of this name; else empty."""
+    """A warning if another code location has a component of the same name; else empty."""
     here, sensor = context.code_location_origin, names.of("gc_repositories")
     others = here and locations_of(context.instance, sensor, here.location_name, now)
     if not others:
@@ -133,7 +135,7 @@ def _clash(context: dg.SensorEvaluationContext, names: Names, now: datetime) -> 
 
 
 def _spare_run(instance: dg.DagsterInstance, names: Names, now: datetime) -> str | None:
-    """A run id to choose without typing; None if the last one is unused."""
+    """A run id that people can choose without typing it; None if the last one is unused."""
     known = instance.get_dynamic_partitions(names.of(RUN))
     spare = f"{now:%Y%m%dT%H%M%SZ}"
     unused = known and not _has_runs(instance, RUN_TAG, known[-1])
@@ -145,7 +147,7 @@ def _has_runs(instance: dg.DagsterInstance, tag: str, key: str) -> bool:
 
 
 def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
-    """``gc_approvals``: sweeps what was approved."""
+    """``gc_approvals``, which sweeps approved marks."""
 
     @collection.sensor(
         "gc_approvals",
@@ -169,7 +171,8 @@ def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
             raise problems[0]
         approved = [found for found in looked.values() if not isinstance(found, LakegcError)]
         holding = {_run_key(one): one for found in approved for one in found}
-        # Dagster knows a run key as long as its run: who cancels a sweep may remove that, too.
+        # Dagster forgets a run key with its run, and a person who cancels a sweep may delete that
+        # run.
         before: dict[str, str] = memory.get(_ASKED, {})
         asked = {k: ends for k, ends in before.items() if moment < datetime.fromisoformat(ends)}
         requests = [
@@ -208,7 +211,7 @@ def _approved(
 ) -> list[Approval] | LakegcError:
     """The valid approvals of marks that were not swept; or the reason why they are unknown.
 
-    Damage of one run hides no other, nor does one repository that cannot be read.
+    A damaged run hides no approval of other runs; an unreadable repository hides none of others.
     """
 
     def read(run: str) -> Approval | LakegcError | None:
@@ -233,11 +236,11 @@ def _approved(
     return approvals
 
 
-# Runs that were cut off
+# Interrupted runs
 
-#: What did not answer is asked again after this.
+#: Time after which a run that got no answer is tried again.
 _PAUSE: Final = timedelta(minutes=5)
-#: Runs that ended earlier are no business of a sensor that is turned on.
+#: Runs that ended longer ago are ignored by a sensor that is turned on.
 _BACK: Final = timedelta(days=1)
 _OUR_TAGS: Final = "lakegc/"
 
@@ -245,13 +248,14 @@ _OUR_TAGS: Final = "lakegc/"
 def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefinition:
     """``gc_resume``: continues interrupted marks and killed sweeps.
 
-    A run that no step has failed in did not end by itself: its process was killed, or its machine
-    stopped. What a check, a store or a server refused is not tried again; what they did not answer
-    is, once.
+    If no step of a failed run has failed, the run did not end by itself: its process was killed, or
+    its machine stopped. If a check, a store or a server refused, the run is not tried again. If a
+    store or a server did not answer, it is tried again once.
 
-    Dagster's own retries (``run_retries``) start runs of one step again. Of a mark they would begin
-    with the listing, which a published mark refuses, or behind the last step that Dagster knows,
-    which has refused since it has written its manifest: only the artifacts say what is left.
+    Dagster's own retries (``run_retries``) start only jobs of one step again. A mark they would
+    begin with the listing, which a published mark refuses; or after the last step that Dagster has
+    recorded, with a step that refuses if it has already written its manifest. Only the artifacts
+    show which steps remain.
     """
     names = collection.names
 
@@ -267,7 +271,7 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
         found = _continued(context, collection, _since(context))
         if found.problems and not found.requests:
             raise found.problems[0]
-        # Those that wait are found again by the next ticks.
+        # The next ticks find waiting runs again.
         cursor = min([found.latest, *found.waiting]).isoformat()
         return collection.started(found.requests, _goes_on_later(len(found.waiting)), cursor)
 
@@ -275,14 +279,14 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
 
 
 def _goes_on_later(waiting: int) -> str:
-    """A sentence about a tick that continues no run."""
+    """The reason why a tick continues no run."""
     return f"{counted(waiting, 'run')}: tried again later" if waiting else "no run is to go on"
 
 
 class _Continued(NamedTuple):
-    """Requests that continue failed runs, the reasons for no request, and the time of each.
+    """Requests that continue failed runs, errors, and times for the cursor.
 
-    ``waiting`` has the times of those that wait, ``latest`` that up to which all were looked at.
+    ``waiting``: times of the runs that wait. ``latest``: all runs up to this time were read.
     """
 
     requests: list[dg.RunRequest]
@@ -294,19 +298,19 @@ class _Continued(NamedTuple):
 def _continued(
     context: dg.SensorEvaluationContext, collection: Collection, since: datetime
 ) -> _Continued:
-    """Continue the runs that failed since a time, as far as that is possible now."""
+    """Continue the runs that failed since a time, if possible."""
     requests: list[dg.RunRequest] = []
     problems: list[LakegcError] = []
     waiting: list[datetime] = []
     latest, deadline = since, monotonic() + BUDGET_S
     for record in _failed_since(context.instance, since):
         if requests and monotonic() >= deadline:
-            # The next tick looks at all of them again, and passes over those that go on.
+            # The next tick reads all of them again, and skips those that were continued.
             latest = since
             break
         run, at = record.dagster_run, record.update_timestamp
         latest, ago = max(latest, at), collection.now() - _ended(record)
-        # A Dagster has thousands of failed runs of others, and a tick has a minute.
+        # An instance has thousands of failed runs of other jobs, and a tick has only a minute.
         if not collection.names.owns_at(run, location_of(context.code_location_origin)):
             continue
         transient = failed_for_a_while(context.instance, run.run_id)
@@ -324,8 +328,8 @@ def _continued(
             problems.append(error)
             waiting.append(at)
             if error.transient:
-                # All others would wait for it, too. The next tick looks at all of them again, and
-                # starts none of these twice.
+                # All other runs would wait for the same answer. The next tick reads all of them
+                # again, and starts none of the requested ones twice.
                 latest = since
                 break
             continue
@@ -335,7 +339,7 @@ def _continued(
 
 
 def _ended(record: dg.RunRecord) -> datetime:
-    """The end of a run. The time of its last change is in the time zone of some databases."""
+    """The end of a run. Some databases give the time of its last change in their own time zone."""
     if record.end_time is None:
         return record.update_timestamp
     return datetime.fromtimestamp(record.end_time, timezone.utc)
@@ -343,7 +347,7 @@ def _ended(record: dg.RunRecord) -> datetime:
 
 def _failed_since(instance: dg.DagsterInstance, since: datetime) -> Sequence[dg.RunRecord]:
     """The runs that failed since a time, the oldest first."""
-    # The storages of runs compare with whole seconds, some of them.
+    # Some storages of runs compare whole seconds.
     updated_after = since - timedelta(seconds=2)
     failed = [dg.DagsterRunStatus.FAILURE]
     return instance.get_run_records(
@@ -352,14 +356,14 @@ def _failed_since(instance: dg.DagsterInstance, since: datetime) -> Sequence[dg.
 
 
 def _is_for_good(error: LakegcError) -> bool:
-    """True if artifacts are damaged or gone: that is permanent, and blocks no other run."""
+    """True if artifacts are damaged or gone: a permanent error, which must not block other runs."""
     if isinstance(error, EndpointNotFoundError):
         return False
     return isinstance(error, IntegrityError | NotFoundError)
 
 
 def _since(context: dg.SensorEvaluationContext) -> datetime:
-    """The time since which runs are read; a day ago if it is unknown."""
+    """The time since which failed runs are read; a day ago if the cursor holds no time."""
     back = datetime.now(timezone.utc) - _BACK
     if not context.cursor:
         return back
@@ -380,9 +384,9 @@ def _may_go_on(
     *,
     transient: bool | None,
 ) -> bool:
-    """True if a run of ours can go on, on a repository that is collected, and nobody did.
+    """True if a failed run of ours may go on: its repository is collected, and no later run exists.
 
-    ``transient`` is as ``failed_for_a_while`` returns it; a run that no step failed in was cut off.
+    ``transient``: the result of ``failed_for_a_while``; None for an interrupted run.
     """
     run, instance, names = record.dagster_run, context.instance, collection.names
     key = run.tags.get("dagster/partition")
@@ -403,7 +407,7 @@ def _may_go_on(
 
 
 def is_included(policies: Policies, names: Names, run: dg.DagsterRun) -> bool:
-    """True if the repository of a run is collected, or the run itself says ``collect_excluded``."""
+    """True if the repository of a run is collected, or the run itself has ``collect_excluded``."""
     said = collector_config(run, names)
     return bool(said.get("collect_excluded")) or policies.collects(run.tags[REPOSITORY_TAG])
 
@@ -417,7 +421,7 @@ def _request(
 ) -> dg.RunRequest | None:
     """The request that continues a run; None if nothing is left to do.
 
-    ``transient`` says that it failed for a reason that may pass, else it did not end by itself.
+    ``transient``: the run failed for a transient reason; otherwise it was interrupted.
     """
     names, resources = collection.names, collection.of(context)
     root = resources.root
@@ -451,7 +455,7 @@ def _request(
 
 
 def _sweeps(run: dg.DagsterRun, names: Names) -> bool:
-    """False for a run of chosen assets or steps, where nobody chose the sweep."""
+    """False if a run has a selection of assets or steps that lacks the sweep."""
     key = names.key(ASSET)
     steps = run.step_keys_to_execute
     return (not run.asset_selection or key in run.asset_selection) and (

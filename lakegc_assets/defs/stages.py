@@ -1,4 +1,4 @@
-"""Assets and jobs of one step before they belong to a component, with its keys and resources."""
+"""Assets and one-step jobs, as templates that get keys and resources from a component."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,9 +19,9 @@ from lakegc_assets.run.command_line import printing
 Results = Iterator[dg.MaterializeResult[None]]
 Result = dg.MaterializeResult[None] | Results
 
-#: Changes with the form of manifests: one of another version is refused, and made again.
+#: Changes with the form of manifests: a manifest of another version is refused and made again.
 CODE_VERSION: Final = str(SCHEMA_VERSION)
-#: By which Dagster records the data version of a materialization.
+#: Tag in which Dagster records the data version of a materialization.
 DATA_VERSION_TAG: Final = "dagster/data_version"
 
 
@@ -30,17 +30,17 @@ class Stage:
     """One asset.
 
     Attributes:
-        function: that makes it; its name is the plain name of the asset, and its docstring says
-            what that reads, writes and guarantees.
-        columns: of the rows that it writes or shows; None where these are of several tables.
-        after: plain names of the assets that come before it although it does not read them: their
+        function: makes the asset. Its name is the plain name of the asset; its docstring is the
+            contract.
+        columns: of the rows that it writes or shows; None if it shows several tables.
+        after: plain names of assets that come before it although it does not read them. Their
             order is a part of the safety argument.
-        reads: plain names of the assets that it reads; ``gc_report`` stands for the mark as a
-            whole, whose last manifest it has.
-        resources: plain keys of those that it needs.
-        kinds: of technologies, as Dagster shows them.
-        config: what a run may configure of it.
-        skippable: it may end without a materialization.
+        reads: plain names of the assets that it reads; ``gc_report`` stands for the whole mark,
+            since it has the last manifest of it.
+        resources: plain keys of the resources that it needs.
+        kinds: technologies, as Dagster shows them.
+        config: the configuration that a run may have for it.
+        skippable: True if it may end without a materialization.
     """
 
     function: Callable[[Execution], Result]
@@ -59,12 +59,12 @@ class Stage:
 
     @property
     def metadata(self) -> dict[str, dg.TableSchema]:
-        """The columns, under the name that Dagster has for them."""
+        """The column schema, under Dagster's name for it."""
         columns = self.columns
         return {} if columns is None else {"dagster/column_schema": table_schema(columns)}
 
     def spec(self, names: Names) -> dg.AssetSpec:
-        """Its spec, without the assets before it, whose keys may still be changed."""
+        """Its spec without dependencies, since a translation may still change their keys."""
         return dg.AssetSpec(
             names.key(self.name),
             description=contract(self.function.__doc__),
@@ -77,7 +77,7 @@ class Stage:
         )
 
     def connected(self, spec: dg.AssetSpec, names: Names) -> dg.AssetSpec:
-        """Its spec with the assets before it."""
+        """Its spec with dependencies."""
         before = map(names.key, (*self.after, *self.reads))
         return spec.replace_attributes(deps=list(before))
 
@@ -91,7 +91,7 @@ def _each(result: Result) -> Results:
 
 
 def stage(**options: Any) -> Callable[[Callable[[Execution], Result]], Stage]:  # noqa: ANN401 - of Stage
-    """Make a ``Stage`` of a function, with these attributes."""
+    """Make a ``Stage`` from a function, with these attributes."""
     return partial(Stage, **options)
 
 
@@ -101,11 +101,11 @@ def step(
     names: Names,
     execute: Callable[[Stage, Execution], Result],
 ) -> dg.AssetsDefinition:
-    """Assets of a component that are made in order, in the step of the last one.
+    """Assets of a component that one step makes in order; the step has the name of the last one.
 
-    Dagster skips the steps behind one that ended without a materialization; within a step it does
-    not, so that an asset which made nothing need not say that it did. A run configures a stage that
-    is alone in its step; ``execute`` makes one, by ``Stage.make`` say.
+    Dagster skips all steps after a step without a materialization. Within a step it does not, so an
+    asset that made nothing needs no materialization. A run can configure only a stage that is alone
+    in its step. ``execute`` makes a stage, for example with ``Stage.make``.
     """
     last = stages[-1]
 
@@ -133,9 +133,9 @@ def materialized(
     names: Names,
     results: Iterable[dg.MaterializeResult[None]],
 ) -> Results:
-    """Materializations with the key of their asset and its columns.
+    """Materializations with the key and the columns of their asset.
 
-    Where Dagster has this very version already, nothing was made: it is observed once more.
+    If the last materialization has the same version, nothing was made: an observation is recorded.
     """
     key = names.key(one.name)
     for result in results:
@@ -168,9 +168,9 @@ _PARTS: Final = re.compile(r"^(?=(?:Reads|Writes|Guarantees): )", re.MULTILINE)
 
 
 def contract(doc: str | None) -> str:
-    """Markdown of what an asset is, reads, writes and guarantees.
+    """The contract of an asset in Markdown: its description, and what it reads and writes.
 
-    Its docstring has a line that says what it is, an empty one, and paragraphs that begin with
+    The docstring has one line of description, an empty line, and paragraphs that begin with
     ``Reads:``, ``Writes:`` and ``Guarantees:``.
     """
     head, _, rest = cleandoc(doc or "").replace("``", "`").partition("\n\n")
@@ -196,8 +196,8 @@ def one_step_job(
 ) -> dg.JobDefinition:
     """A job of one step, in this process; its messages print the commands of the component.
 
-    ``step`` is the plain name and the description of the step, ``work`` makes the metadata of its
-    output by its configuration, and ``needs`` are plain keys of resources.
+    ``step``: plain name and description of the step. ``work``: makes the metadata of its output
+    from the configuration. ``needs``: plain keys of resources.
     """
 
     @dg.op(

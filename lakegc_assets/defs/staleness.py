@@ -31,9 +31,9 @@ from lakegc_assets.wording import counted
 REPOSITORIES: Final = "repositories"
 CHECK: Final = "marked_in_time"
 _THREADS: Final = 8
-#: Jobs whose success says that there is a mark.
+#: Jobs of which a successful run has made a mark.
 _MARKING: Final = ("gc", "gc_mark")
-#: The end of the last mark in the artifacts, and why it is not known.
+#: End of the last mark in the artifacts, and the reason if it is unknown.
 _Found: TypeAlias = tuple[datetime | None, str]
 _DESCRIPTION: Final = "Each repository was marked no longer ago than its `stale_after_days`."
 
@@ -49,9 +49,10 @@ class Freshness:
 
 @dataclass(frozen=True)
 class Known:
-    """A repository, as lakeFS described it when it answered last.
+    """A repository, as lakeFS described it last.
 
-    Where lakeFS has never said it, ``made`` is when it was seen first, and ``namespace`` None.
+    If lakeFS never described it, ``made`` is the time when it was first seen, and ``namespace`` is
+    None.
     """
 
     name: str
@@ -73,12 +74,12 @@ class Known:
 def _freshness(
     collection: Collection, known: Known, ends: Iterable[datetime | None], note: str = ""
 ) -> Freshness:
-    """The age of the last mark of a repository, by the ends of its marks as far as they are known.
+    """The age of the last mark of a repository, from the known ends of its marks.
 
-    ``note`` says which are not.
+    ``note``: says which marks are unknown.
     """
     days = collection.policies.of(known.name).stale_after_days
-    # Before it was made, another one of its name was marked.
+    # An earlier mark is of another repository with the same name, which was deleted.
     last = max((one for one in ends if one is not None and one >= known.made), default=None)
     ago = collection.now() - (last or known.made)
     said = f"was marked {_days(ago)} ago" if last else f"was made {_days(ago)} ago and never marked"
@@ -121,7 +122,7 @@ def _days(time: timedelta) -> str:
 
 
 def repositories_spec(names: Names) -> dg.AssetSpec:
-    """The asset that the check is of."""
+    """The asset of the check, which Dagster only observes."""
     return dg.AssetSpec(
         names.key(REPOSITORIES),
         description="The repositories of the lakeFS server. Nothing here makes or changes them.",
@@ -158,17 +159,17 @@ def _judge(
     marked: dict[str, str],
     look: Callable[[Sequence[str], Callable[[str], _Found]], Mapping[str, _Found]],
 ) -> tuple[dict[str, Freshness], dict[str, Freshness]]:
-    """The age of the last mark of each repository, by its name; and of those not looked at.
+    """The age of the last mark of each repository, by name; and of those that were not read.
 
-    Dagster's own records answer it of most with a question or two, the artifacts with a read or two
-    of every run: these are asked where the records do not say that all is well.
+    For most repositories, Dagster's records answer with one or two queries. The artifacts need one
+    or two reads for each run, so they are read only if the records show no recent mark.
 
     Args:
         there: repositories.
-        root: of the artifacts, which do not count where it is not known.
+        root: of the artifacts; None if it is unknown, and then artifacts do not count.
         instance: of Dagster.
         collection: of the component.
-        marked: the ends of marks as artifacts have told them, by repository; changed here.
+        marked: ends of marks that artifacts have shown, by repository; changed here.
         look: calls a function for repositories, as many as there is time for.
     """
     known = {one.name: one for one in there}
@@ -199,7 +200,7 @@ def _all(names: Sequence[str], look: Callable[[str], _Found]) -> dict[str, _Foun
 
 
 def _check_result(found: Mapping[str, Freshness], silence: str = "") -> dict[str, Any]:
-    """The result of the check: passed or not, a sentence, and a table of those that are stale."""
+    """The result of the check: passed or not, a sentence, and a table of stale repositories."""
     stale = {name: one for name, one in sorted(found.items()) if not one.passed}
     of = counted(len(found), "repository", "repositories")
     said = f"{len(stale)} of {of} {'was' if len(stale) == 1 else 'were'} not marked for too long"
@@ -222,8 +223,8 @@ def _check_result(found: Mapping[str, Freshness], silence: str = "") -> dict[str
 def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
     """``gc_staleness``: evaluates the check, and reports changes, and the result once a day.
 
-    It fails for nothing that the other sensors fail for: this is how people hear of it. Resources
-    are made in the tick, as far as they can be.
+    It does not fail for reasons that stop other sensors, since people hear of these from it. It
+    makes resources in the tick, and continues without those that cannot be made.
     """
     names = collection.names
 
@@ -235,7 +236,7 @@ def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
     )
     def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         memory = remembered(context)
-        # Older versions called it so.
+        # Older versions used the name ``told``.
         reported = memory.get("stale", memory.get("told", []))
         outbox = Outbox(ways_of(collection.notices), memory.get("waiting", {}), collection.now())
         there, root, silence = _look(context, collection, memory.get("known", {}))
@@ -243,7 +244,7 @@ def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
         turns = Turns(names.of("gc_staleness"), memory, collection.now())
         marked = dict(memory.get("marked", {}))
         found, later = _judge(there, root, context.instance, collection, marked, turns.look)
-        # They are as they were, or not known yet: the next tick goes on.
+        # Repositories that were not read keep their state; the next tick continues with them.
         found |= {name: one for name, one in later.items() if name in reported}
         more = f". {counted(len(later), 'more is', 'more are')} to be looked at" if later else ""
         stale = sorted(name for name, one in found.items() if not one.passed)
@@ -262,7 +263,8 @@ def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
             "marked": {name: marked[name] for name in names_there if name in marked},
             **turns.to_json(names_there),
         }
-        # A check of one partition could be reported once only: Dagster refuses the second result.
+        # Dagster refuses a second result of a check of one partition, so the check has no
+        # partition.
         report = (stale, day) != (reported, memory.get("day"))
         evaluation = dg.AssetCheckEvaluation(
             asset_key=names.key(REPOSITORIES),

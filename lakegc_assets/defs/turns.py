@@ -26,19 +26,19 @@ from lakegc_assets.wording import counted
 
 T = TypeVar("T")
 
-#: No look is begun later in a tick; the rest of its minute is for those that are under way.
+#: Seconds after which a tick begins no read; the rest of its minute is for reads in progress.
 BUDGET_S: Final = 20.0
-#: No look is waited for beyond this: notices have to be delivered in the same minute.
+#: Seconds after which a tick waits for no read: it must still deliver notices in its minute.
 LIMIT_S: Final = 30.0
-#: Repositories that are looked at at a time, those among them whose look an earlier tick has begun.
+#: Repositories that are read at the same time, including reads that an earlier tick began.
 AT_ONCE: Final = 8
-#: Runs that are asked for again, since some storages compare whole seconds.
+#: Overlap of two queries for changed runs, since some storages compare whole seconds.
 _OVERLAP: Final = timedelta(seconds=2)
-#: Changed runs that are looked at in a tick; behind an outage there may be more.
+#: Most changed runs that a tick reads; after an outage there may be more.
 _CHANGES: Final = 2000
 _CHANGED: Final = "changed"
 _LOOKED: Final = "looked"
-#: An answer that nobody has asked for any more for so long is none: its sensor was off.
+#: Age of an answer that no tick has requested, after which it is dropped: its sensor was off.
 _KEPT: Final = timedelta(hours=2)
 
 
@@ -47,10 +47,10 @@ class _Look:
     """A read of a repository in a thread.
 
     Attributes:
-        answer: of it, once it has ended.
-        changed: of the ``Turns`` that began it.
-        asked: the time of the last tick that asked for the answer.
-        outdated: a run on the repository has changed since it was begun.
+        answer: the result, once the read has ended.
+        changed: ``changed`` of the ``Turns`` that began it.
+        asked: time of the last tick that requested the answer.
+        outdated: True if a run on the repository has changed since the read began.
     """
 
     answer: Future[Any]
@@ -59,33 +59,33 @@ class _Look:
     outdated: bool = False
 
 
-#: Looks that no tick has taken the answer of, by sensor and repository.
+#: Reads whose answers no tick has taken yet, by sensor and repository.
 _LOOKS: Final[dict[tuple[str, str], _Look]] = {}
 
 
 class Turns:
-    """The time of the last look at each repository, as the cursor of a sensor keeps it.
+    """The time of the last read of each repository, as the cursor of a sensor keeps it.
 
     Attributes:
-        looked: seconds since 1970, by name; a repository without an entry was never looked at.
-            Negative where a run on the repository has changed since.
-        changed: when runs have changed last by Dagster's records, by their ids: of those that
-            changed last. The clock of its database may be another one, of another time zone.
-        late: the repositories whose look has taken longer than this tick has.
+        looked: seconds since 1970, by name; no entry for a repository that was never read.
+            Negative if a run on the repository has changed since.
+        changed: times of change of the runs that changed last, by run id, from Dagster's records.
+            The clock of its database may differ from this one, also in its time zone.
+        late: repositories whose read takes longer than this tick.
     """
 
     def __init__(self, sensor: str, memory: Mapping[str, Any], now: datetime) -> None:
-        """Take what the cursor of a sensor has; ``now`` is the time of this tick."""
+        """Take the state from the cursor of a sensor; ``now`` is the time of this tick."""
         self._sensor = sensor
         self.late: list[str] = []
         kept = memory.get(_LOOKED)
-        # Older versions have one time for all, or none.
+        # Older versions have one time for all repositories, or none.
         self.looked: dict[str, int] = dict(kept) if isinstance(kept, dict) else {}
         self.changed: dict[str, str] = dict(memory.get(_CHANGED, {}))
         self._now = now
 
     def put_changed_first(self, instance: dg.DagsterInstance) -> None:
-        """Put repositories first that have a run changed since the last tick."""
+        """Put repositories first of which a run has changed since the last tick."""
         last = _latest(self.changed)
         filters = dg.RunsFilter(updated_after=last - _OVERLAP if last else None)
         records = instance.get_run_records(filters, limit=_CHANGES)
@@ -105,20 +105,20 @@ class Turns:
             self.changed = {run: str(time) for run, time in times.items() if time >= newest}
 
     def due(self, names: Iterable[str], every: timedelta) -> list[str]:
-        """Those repositories that nobody has looked at for some time."""
+        """The repositories that were not read for some time."""
         before = (self._now - every).timestamp()
         return [name for name in names if self.looked.get(name, 0) <= before]
 
     def look(self, names: Iterable[str], look: Callable[[str], T]) -> dict[str, T]:
-        """Read repositories while there is time, those first that have waited longest.
+        """Read repositories while there is time; the longest waiting ones first.
 
-        Those on which a run has changed come before others, with which they take turns: where more
-        change in each tick than there is time for, no other one would ever be looked at.
+        Repositories with a changed run take turns with all others. If they always came first, and
+        more of them changed in each tick than it has time for, no other one would ever be read.
 
         Returns:
-            What ``look``, which several threads call, gave of each that its turn has come. One that
-            takes longer than a tick has is left out, and stays the first: it goes on, takes no time
-            of the others, and a later tick takes what it gave.
+            The results of ``look``, which several threads call, by repository. A repository whose
+            read takes longer than the tick is omitted and stays first: its thread continues, takes
+            no time from others, and a later tick takes its result.
         """
         turns = self._in_turn(names)
         self._forget_others(turns)
@@ -151,7 +151,7 @@ class Turns:
         return {name: found[name] for name in turns if name in found}
 
     def require_any(self, looked: Sized) -> None:
-        """Refuse a tick that has read nothing, since every read takes longer than a tick."""
+        """Refuse a tick that has read nothing, because every read takes longer than a tick."""
         if self.late and not looked:
             raise LakegcError(
                 f"{', '.join(self.late)} could not be looked at in {LIMIT_S:g} s: what is asked is "
@@ -159,13 +159,13 @@ class Turns:
             )
 
     def _forget_others(self, names: Collection[str]) -> None:
-        """Take no answer of those that are not asked for now: who asks again wants a new one."""
+        """Drop reads of repositories that are not requested now; a later request needs new ones."""
         for sensor, name in list(_LOOKS):
             if sensor == self._sensor and name not in names:
                 _LOOKS.pop((sensor, name), None)
 
     def _begun(self, name: str) -> _Look | None:
-        """The look that an earlier tick has begun, unless its answer is out of date."""
+        """The read that an earlier tick began, unless its answer is out of date."""
         one = _LOOKS.get((self._sensor, name))
         if one is None:
             return None
@@ -177,7 +177,7 @@ class Turns:
 
     def _begin(self, name: str, look: Callable[[str], T]) -> _Look:
         """Begin a read in a thread."""
-        # What messages say depends on the context: which commands they print.
+        # The context determines which commands messages print.
         made, context = Future[T](), copy_context()
 
         def work() -> None:
@@ -210,7 +210,7 @@ def _latest(changed: Mapping[str, str]) -> datetime | None:
 
 
 def _is_later(record: dg.RunRecord, changed: Mapping[str, str]) -> bool:
-    """True of a change of a run that is not among those that changed last, nor before them."""
+    """True if the change of a run is new: not recorded, and not before the last recorded ones."""
     last, at = _latest(changed), record.update_timestamp
     known = changed.get(record.dagster_run.run_id) == str(at)
     return not known and (last is None or at >= last - _OVERLAP)
