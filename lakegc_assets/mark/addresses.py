@@ -2,7 +2,7 @@
 
 If the meaning of a spelling is in doubt, every meaning counts: extra addresses in a live set are
 safe. The caches of decoded ranges store the results of this module and of ``StorageNamespace``. A
-change to either must raise ``DECODER_VERSION``, and ``VERSION`` of the witness.
+change to either must raise ``DECODER_VERSION``, and the version in ``KIND`` of the witness.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def without_spared(objects: DataFrame, spared: DataFrame) -> DataFrame:
 
 @relation
 def listing_totals(store: DataFrame, cutoff: datetime) -> DataFrame:
-    """Counts and bytes of listed objects: all, those outside ``data/``, and those too young.
+    """Counts and bytes of listed objects: all, those outside of lakeFS's places, those too young.
 
     Returns one row; a sum over no rows is null.
     """

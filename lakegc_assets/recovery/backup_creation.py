@@ -314,7 +314,7 @@ class _Creation:
             )
 
     def _require_some(self, total: Summary) -> None:
-        """Refuse a backup without a single copy, if copies failed for any reason."""
+        """Refuse a backup if the copy of every object failed, for whatever reasons."""
         failed = total.objects["failed"]
         if failed and failed == total.all.count:
             kind = AccessDeniedError if total.denied == failed else StorageError

@@ -117,9 +117,12 @@ def _rows_of(folder: Folder, part: Part) -> Part:
 def _served(
     ctx: RunContext, space: Workspace, liveness: Liveness, objects: Sequence[Part], staged: int
 ) -> pa.Table:
-    """Return unlisted objects (``LISTING``) that lakeFS serves, or may serve: address and why.
+    """Return address and reason of each object that lakeFS serves or may serve, though unlisted.
 
-    They are compared by size alone: without a listing, comparable etags and true sizes are unknown.
+    Objects are compared by size alone: without a listing of the store it is unknown whether etags
+    can be compared, and whether sizes are true.
+
+    ``objects``: files of ``LISTING``.
 
     ``staged``: the field of ``Inquiry``.
     """

@@ -108,9 +108,10 @@ def equal_stretches(costs: npt.NDArray[np.float64], most: int) -> list[tuple[int
 def batches(
     rows: pa.Table, sizes: npt.NDArray[np.int64], most: int, most_bytes: int
 ) -> Iterator[pa.Table]:
-    """Yield rows in batches of at most ``most`` rows and, beyond the first, ``most_bytes``.
+    """Yield rows in batches, each of which is recorded as one.
 
-    ``sizes``: bytes to copy for each row.
+    A batch has at most ``most`` rows and ``most_bytes`` bytes to copy; a row with more bytes is a
+    batch of its own. ``sizes``: bytes to copy for each row.
     """
     at = 0
     while at < rows.num_rows:
@@ -139,12 +140,12 @@ class CircuitBreaker:
         self._counting = Lock()
 
     def met(self, objects: int = 1) -> bool:
-        """Count objects that failed so; True if they are so many that every object is affected."""
+        """Count failed objects; True if so many in a row failed that every object is affected."""
         with self._counting:
             self._met += objects
             return self._met >= REFUSED_IN_A_ROW
 
     def end(self) -> None:
-        """Reset the count: an object did not fail so."""
+        """Reset the count, since an object did not fail in this way."""
         with self._counting:
             self._met = 0

@@ -173,7 +173,7 @@ def settled(outcomes: DataFrame) -> DataFrame:
 
 @relation
 def totals(outcomes: DataFrame, another: str, archived: str) -> DataFrame:
-    """Return objects and bytes by outcome, source, and the note "another object" or "archived".
+    """Return objects and bytes by outcome, source, and ``noted``: if a detail begins as given.
 
     Args:
         outcomes: the decisive outcome of each address.

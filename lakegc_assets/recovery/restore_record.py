@@ -41,7 +41,7 @@ _THREADS: Final = 16
 class RestoreRequest(JsonRecord, damaged="a restore begins anew"):
     """The request of a restore, as JSON values, and the time of its begin by the store's clock.
 
-    ``objects`` is the ``KeyDigest`` of their addresses, as text.
+    ``objects`` is the ``KeyDigest`` of the addresses of the chosen objects, as text.
     """
 
     choice: dict[str, Any]
@@ -61,7 +61,7 @@ def restores(attempt: AttemptArtifacts) -> list[str]:
 
 
 def begin(attempt: AttemptArtifacts, begun: RestoreRequest, name: str, patience: timedelta) -> str:
-    """Return the id of an unfinished restore with the same request, else a new id.
+    """Return the id of an unfinished restore with the same request, else begin a new restore.
 
     ``name``: end of a new id. A restore that began longer ago than ``patience`` is not continued,
     since its pin may end soon.

@@ -1,7 +1,8 @@
 """Restores deleted objects from the store's own copies, else from a backup; or forecasts this.
 
 An object at a key is never touched, whatever it is, even if it is written at the same time: every
-write is a conditional write, which fails if the key exists.
+copy is a conditional write, which fails if the key exists, and the stores undelete an object only
+while its key has no other object (S3 removes delete markers, which changes no object).
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def _without_copies(
 def _given_back(
     store: ObjectStore, objects: Sequence[Lost], copies: BackupCopies | None
 ) -> Sequence[UndeleteOutcome]:
-    """Undelete objects; ask a store without copies only for objects that no backup has.
+    """Undelete objects; ask a store that keeps no deleted objects only for those without a copy.
 
     On some servers a search for versions takes longer than a copy. A copy in a backup is preferred
     to an archived version.
@@ -217,7 +218,7 @@ def _known(one: Lost, copies: BackupCopies | None) -> Mapping[str, str]:
 def _else_copied(
     store: ObjectStore, one: Lost, answer: RestoreOutcome, copies: BackupCopies | None
 ) -> RestoreOutcome:
-    """Restore an object from a backup, unless the store did, or the key exists after all."""
+    """Copy an object that the store did not give back, unless its key exists after all."""
     try:
         # A conditional write also tells if the key exists. For a small object it costs less to read
         # the copy in vain than to ask first.
@@ -269,7 +270,7 @@ def _left(store: ObjectStore, one: Lost) -> str:
 
 
 class Forecast(NamedTuple):
-    """The expected outcome for a missing object, and the reason why it may differ."""
+    """The expected outcome for a missing object, and why it would not come back as it was."""
 
     one: Lost
     verdict: Verdict

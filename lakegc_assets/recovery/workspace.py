@@ -1,4 +1,4 @@
-"""The temporary datasets of one sweep, backup, restore or prune: files without a manifest."""
+"""The datasets of one try to sweep, back up, restore or prune: files without a manifest."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ class Workspace:
     def in_pieces(
         self, what: str, task: Callable[[Sequence[Stretch]], R], rows: Dataset, row_s: float
     ) -> list[R]:
-        """Call a task with pieces of a dataset: some for each thread, none too large.
+        """Call a task with pieces of a dataset, about one for each thread.
+
+        A piece has ``OBJECTS_PER_TASK`` to ``ROWS_EACH`` rows; the last one may have fewer.
 
         ``row_s``: work for a row, in seconds of one core.
         """

@@ -128,7 +128,7 @@ def _workspace(
 def _copy_artifacts(
     attempt: AttemptArtifacts, here: AttemptArtifacts, chain: Mapping[str, Manifest]
 ) -> None:
-    """Copy the artifacts that a restore reads: the marked objects, and the sweep's ledger."""
+    """Copy the artifacts that a restore reads: the marked objects, and the records of the sweep."""
     store, target = attempt.store(), here.store()
 
     def copy_part(part: Part) -> None:

@@ -1,4 +1,7 @@
-"""Reads a sample of the chosen objects through lakeFS, before and after the restore."""
+"""Reads a sample of the chosen objects through lakeFS, before and after the restore.
+
+The answers show that lakeFS reads a missing object again once it is restored.
+"""
 
 from __future__ import annotations
 

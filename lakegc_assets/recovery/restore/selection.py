@@ -52,7 +52,8 @@ class Choice:
     def __post_init__(self) -> None:
         """Refuse a contradictory request.
 
-        Raises RefusedError: it asks for none or for several of the three kinds.
+        Raises RefusedError: it asks for none or for several of the three kinds, has a path or a
+            prefix without a ref, or has both.
         """
         if sum((self.everything, bool(self.addresses), self.ref is not None)) != 1:
             raise RefusedError(

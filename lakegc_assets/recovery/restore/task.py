@@ -90,7 +90,8 @@ def restore_portion(orders: Orders, portion: Portion) -> str:
                 "pinned: restore again"
             )
         found = bring_back(store, as_lost(batch), copies_of(batch, backup))
-        # If Spark runs a task twice, neither record may replace the other: the names are random.
+        # If Spark runs a task twice, one run finds the objects that the other restored. Neither
+        # record may replace the other, so names are random.
         name = f"{sweep_of(orders.lease)}-{number:05d}-{at:06d}-{secrets.token_hex(4)}"
         record(artifacts, orders.ledger, name, batch["size"].to_pylist(), found)
         # A missing or changed copy does not prevent the restore of other objects.
