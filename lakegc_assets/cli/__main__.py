@@ -1,4 +1,4 @@
-"""``python -m lakegc_assets.cli``: the command ``lakegc`` where it is not on the path."""
+"""``python -m lakegc_assets.cli``: the command ``lakegc``, if it is not on the path."""
 
 from lakegc_assets.cli.main import main
 

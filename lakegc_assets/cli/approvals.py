@@ -1,4 +1,4 @@
-"""The commands of approvals: ``approve`` lets a mark be swept, ``pending`` lists what waits."""
+"""The commands of approvals: ``approve`` allows a sweep, ``pending`` lists waiting marks."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def approve(
     withdraw: bool,
     others: tuple[str, ...],
 ) -> None:
-    """Let a mark of REPOSITORY be swept; its checks run again.
+    """Approve a mark of REPOSITORY; its checks run again first.
 
-    It is about exactly this mark, and ends after approval_lifetime_days of the repository's policy
-    (a week, where that says nothing else). Where the sensor gc_approvals is on, the
-    sweep follows by itself.
+    The approval is for exactly this mark. It expires after approval_lifetime_days of the
+    repository's policy (default: a week). If the sensor gc_approvals is on, the sweep starts
+    automatically.
     """
     from lakegc_assets.cli.jobs import checked, run_job
     from lakegc_assets.cli.site import Site, run_context

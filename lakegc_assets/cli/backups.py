@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lakegc_assets.run.context import RunContext
 
 _AT = click.option("--url", help="Place of the backups. Default: LAKEGC_BACKUP_URL.")
-#: An empty place may be the wrong one.
+#: Message for a place without backups, which may be the wrong place.
 _NOTHING: Final = "there are no backups at this place"
 
 
@@ -43,9 +43,9 @@ _NOTHING: Final = "there are no backups at this place"
 @setting_option("backup_distribution", "--strategy")
 @task_options
 def backup(repository: str, run_id: str, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - settings
-    """Copy what a published mark of REPOSITORY names.
+    """Copy the objects that a published mark of REPOSITORY names.
 
-    Each copy is verified. A backup that was killed is run again in the same way.
+    Each copy is verified. After a kill, run the same command again.
     """
     from lakegc_assets.cli.jobs import run_job
 
@@ -105,7 +105,7 @@ def _made(repository: str, run: str, url: str | None) -> dict[str, Any]:
 @json_option
 @click.pass_context
 def backups(ctx: click.Context, url: str | None, as_json: bool) -> None:
-    """List backups: size, age, and what only they still hold."""
+    """List backups: size, age, and the only copies that they hold."""
     if ctx.invoked_subcommand is not None:
         ctx.obj = url
         return
@@ -119,7 +119,7 @@ def backups(ctx: click.Context, url: str | None, as_json: bool) -> None:
 
 
 def _known(site: Site, found: Backup | Damaged) -> dict[str, Any]:
-    """A backup as JSON values; null where nobody can tell, or nothing is wrong."""
+    """A backup as JSON values; null for unknown values, and without an error."""
     from lakegc_assets.recovery.backups import Damaged
 
     if isinstance(found, Damaged):
@@ -145,7 +145,7 @@ def _known(site: Site, found: Backup | Damaged) -> dict[str, Any]:
 
 
 def _only_copies(site: Site, found: Backup) -> dict[str, int] | None:
-    """Objects and bytes that the store does not hold any more; None where nobody can tell."""
+    """Objects and bytes that the store does not hold any more; None if that is unknown."""
     import pyarrow.compute as pc
 
     from lakegc_assets.recovery.copies import only_copies, scratch_space
@@ -203,10 +203,10 @@ def prune(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Remove whole backups, with the trash and pins that ended.
+    """Remove whole backups, and trash and pins whose time is over.
 
-    None that holds the only copy of what a branch, an active commit, a tag, a staged write or a pin
-    needs now; restore that first.
+    Keeps a backup that holds the only copy of an object which a branch, an active commit, a tag, a
+    staged write or a pin needs now. Restore that object first.
     """
     if older_than is None and not names:
         raise RefusedError("say which: --older-than 30d, or --backup REPOSITORY/RUN")
@@ -222,9 +222,9 @@ def prune(
 def _pruned(
     url: str | None, older_than: timedelta | None, names: Collection[str], *, dry_run: bool
 ) -> list[dict[str, Any]]:
-    """Remove backups; what became of each, as JSON values: ``kept`` is null where it goes.
+    """Remove backups, and return the outcome of each as JSON values; ``kept`` is null if removed.
 
-    Trash and pins of their repositories whose time is over go with them.
+    Also removes trash and pins of their repositories whose time is over.
     """
     from lakegc_assets.recovery.backup_pruning import Pruning
     from lakegc_assets.sweep.lease import leased_to_prune
@@ -256,7 +256,7 @@ def _pruned(
 def not_held(ctx: RunContext) -> Iterator[None]:
     """Refuse while an alarm is open: the objects that it names must be restored first.
 
-    Not all that lakeFS serves is listed anywhere, so only the alarm may know that it is needed.
+    No list has all objects that lakeFS serves, so only the alarm may show that one is needed.
     """
     from lakegc_assets.sweep.hold import require_no_hold
 
@@ -266,7 +266,7 @@ def not_held(ctx: RunContext) -> Iterator[None]:
 
 
 def _prune_rest(ctx: RunContext, namespace: str) -> None:
-    """Remove the expired trash and pins of a repository, and print what stays."""
+    """Remove the trash and pins of a repository whose time is over, and print what stays."""
     from lakegc_assets.recovery.old_trash import prune_trash
     from lakegc_assets.run.lock import repository_lock
     from lakegc_assets.run.pins import prune_pins

@@ -1,7 +1,7 @@
 """Shell completion: names of repositories, and ids of their runs.
 
-The shell calls it at each press of a key. So it loads neither Dagster nor Spark, sends each server
-one request, and reports no errors.
+The shell calls it at each press of a key. So it loads neither Dagster nor Spark, sends each
+server one request, and reports no errors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SECONDS: Final = 2.0
 _KIND: Final = "lakegc_assets.GarbageCollection"
 _FILES: Final = ("defs.yaml", "component.yaml")
 _VARIABLE: Final = re.compile(r"\{\{\s*env\.(\w+)\s*\}\}")
-#: Where a client looks for its keys, and what names the variables that hold them.
+#: Variables of the client's keys; and fields of the file, which name the variables to use instead.
 _KEYS: Final = {
     "LAKECTL_CREDENTIALS_ACCESS_KEY_ID": "access_key_id_variable",
     "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY": "secret_access_key_variable",
@@ -33,7 +33,7 @@ _KEYS: Final = {
 
 
 class _Completed(click.ParamType[str]):
-    """Text that a shell completes from lists of names; a list that cannot be read is left out."""
+    """A text that a shell completes from lists of names; unreadable lists are ignored."""
 
     name = "text"
 
@@ -56,7 +56,7 @@ class _Completed(click.ParamType[str]):
 
 def _runs(ctx: click.Context, _: str) -> list[str]:
     """The runs of the repository that precedes this argument."""
-    # An option without its value ends the parser of click before it has named the arguments.
+    # If an option lacks its value, click's parser ends before it has named the arguments.
     repository = ctx.params.get("repository") or next(iter(ctx.args), "")
     return _root(defined(ctx)).runs(repository) if repository else []
 
@@ -72,10 +72,11 @@ def completed(command: click.Command) -> click.Command:
 
 
 def defined(ctx: click.Context) -> Mapping[str, Any]:
-    """Values of the component that ``--defs`` names, as far as they are plain text; else empty.
+    """Values of the component that ``--defs`` names, if they are plain text; empty without it.
 
     Raises:
-        LookupError: it cannot be read, or there are several; nothing else is to be offered then.
+        LookupError: there is no such component. Then nothing is completed.
+        ValueError: there are several.
     """
     place = chosen(ctx.find_root().params.get("defs")).definitions
     if not place:
@@ -108,7 +109,7 @@ def _files(where: Path) -> list[Path]:
 
 
 def _plain(text: object) -> str | None:
-    """A value of the file, its variables looked up; ``LookupError`` where only Dagster knows."""
+    """A value of the file with its variables; a ``LookupError`` if only Dagster can render it."""
     if text is None:
         return None
     said = _VARIABLE.sub(lambda found: os.environ[found[1]], str(text))
@@ -138,7 +139,7 @@ def _on_server(ctx: click.Context, prefix: str) -> Iterable[str]:
     from lakegc_assets.lakefs.config import LakeFSConfig
 
     server = defined(ctx).get("lakefs") or {}
-    # This process ends with its answer.
+    # Setting variables affects no other code: this process ends with its answer.
     for variable, key in _KEYS.items():
         if name := server.get(key):
             os.environ[variable] = os.environ[name]

@@ -1,4 +1,4 @@
-"""The commands ``forecast`` and ``rules``: other retention rules, and the setting of them."""
+"""The commands ``forecast`` and ``rules``: other retention rules, and how to set them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _apply_option = click.option(
     is_flag=True,
     help="Set these rules in lakeFS, after what changes was shown and asked about.",
 )
-#: Days of the curve that are shown; JSON has all of them.
+#: Days of the curve that are shown; JSON has all days.
 _SHOWN = (1, 7, 14, 30, 60, 90, 180, 365)
 
 
@@ -96,11 +96,12 @@ def forecast(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Say what other retention rules would free of REPOSITORY.
+    """Show what other retention rules would free of REPOSITORY.
 
-    What a mark under these rules would name, beside today's; with each default from 1 to 365 days;
-    and what today's rules will free in time, if nobody writes. All of it as of the latest mark, by
-    what that has read. Deletes nothing; --apply sets the rules, which the next mark follows.
+    Shows the garbage under these rules and under today's, the same for each default from 1 to 365
+    days, and what today's rules will free over time if nobody writes. The figures are as of the
+    latest mark, from data that marks have read. Deletes nothing; --apply sets the rules, which the
+    next mark follows.
     """
     from lakegc_assets.cli.site import repository_context
     from lakegc_assets.forecast.forecast import forecast as look_ahead
@@ -133,10 +134,10 @@ def _apply(
     *,
     yes: bool,
 ) -> list[str]:
-    """Set rules in lakeFS, once somebody has confirmed that, and give whose were set.
+    """Set rules in lakeFS after a confirmation, and return the repositories whose rules were set.
 
-    ``changes`` are repositories, with the rules that were shown as today's and those that are to
-    hold; ``otherwise`` is said where there are none. With ``yes`` nobody is asked.
+    ``changes``: repositories, with the rules that were shown as today's, and the new rules.
+    ``otherwise``: printed if there are none. ``yes``: asks nobody.
     """
     from lakegc_assets.forecast.change import apply_rules
 
@@ -210,7 +211,7 @@ def _rules(today: Rules | None, other: Rules) -> Iterator[str]:
 
 
 def _retain(today: Retain, other: Retain) -> Iterator[str]:
-    """The rules that lakeFS does not have, and their changes."""
+    """The rules that only this program has, and their changes."""
     before, after = today.to_json(), other.to_json()
     for kind in sorted({*before, *after}):
         was, then = (json.dumps(rules.get(kind, "none")) for rules in (before, after))
@@ -241,9 +242,9 @@ def _amount(name: str, amount: Amount, indent: int = 2) -> str:
 def rules(file: Path, replace: bool, applying: bool, yes: bool, as_json: bool) -> None:
     """Compare the rules of many repositories with those in FILE.
 
-    FILE is YAML or JSON: a list, each entry with repositories (patterns of names),
-    default_retention_days, and perhaps exclude and branches (as lakeFS has them). Sets nothing;
-    --apply sets them in lakeFS, and the next mark of each of these repositories follows them.
+    FILE is YAML or JSON: a list of entries with repositories (patterns of names),
+    default_retention_days, and optionally exclude and branches (in lakeFS's form). Sets nothing;
+    --apply sets the rules in lakeFS, and the next mark of each of these repositories follows them.
     """
     from lakegc_assets.cli.site import Site
     from lakegc_assets.forecast.change import compare_rules

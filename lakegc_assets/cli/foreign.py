@@ -37,10 +37,10 @@ def adopt(
     as_json: bool,
     **options: Any,  # noqa: ANN401 - settings
 ) -> None:
-    """Make a run out of a mark that lakeFS's own collector wrote. Deletes nothing.
+    """Make a run from a mark of lakeFS's own collector. Deletes nothing.
 
-    Our own mark is made now, and every object that the other one names is judged by it: what we
-    would not delete is spared, with the reason. The run is then swept like any other.
+    Our own mark is made now, and compared with each object that the other mark names. An object
+    that we would not delete is spared, with the reason. The run is then swept like any other.
     """
     from lakegc_assets.cli.site import Site
     from lakegc_assets.defs.names import partition_key
@@ -50,7 +50,7 @@ def adopt(
     if "adopt" in settings:
         raise ConfigurationError("--set adopt: give the mark as --mark")
     run = run_id or new_run_id()
-    # Before anything is started.
+    # Checked before anything is started.
     partition_key(repository, run)
     site = Site.defined()
     require_adoptable(site.store(repository), site.root, repository, run, mark_id)
@@ -71,10 +71,11 @@ def adopt(
 )
 @json_option
 def compare(repository: str, run: str, other: str, listed: int, as_json: bool) -> None:
-    """Compare two marks: what both name, what only one, and why.
+    """Compare two marks: objects that both or only one names.
 
-    RUN and OTHER each are a run of ours, or the mark id of one of lakeFS's own collectors: with
-    unified/, uncommitted/, reports/, mark_id= or run_id= before it where several used the same.
+    Also shows why. RUN and OTHER are each a run of ours, or a mark id of one of lakeFS's own
+    collectors. If several of these used the same id, write unified/, uncommitted/, reports/,
+    mark_id= or run_id= before it.
     """
     from lakegc_assets.cli.site import repository_context
     from lakegc_assets.mark.comparison import compare as beside

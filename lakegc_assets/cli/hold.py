@@ -1,4 +1,4 @@
-"""The command ``hold``: what an alarm has found, and the acceptance of the loss."""
+"""The command ``hold``: shows the findings of an alarm, and accepts the loss."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def hold(
     others: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Say why no sweep of REPOSITORY starts.
+    """Explain why no sweep of REPOSITORY starts.
 
-    What is lost, and what can be done. With --accept, first all comes back that can, and what
-    nobody keeps is accepted as lost: sweeps start again. It is about exactly the hold that is
-    shown. Who, when and what is recorded.
+    Shows what is lost, and what can be done. --accept first restores all objects that can be
+    restored, and accepts the others as lost: sweeps start again. It applies only to the hold that
+    is shown. The name, the time and the loss are recorded.
     """
     from lakegc_assets.cli.jobs import checked
     from lakegc_assets.cli.site import repository_context

@@ -1,4 +1,4 @@
-"""Renders one HTML file that needs nothing else: no network, no scripts, and all text escaped.
+"""Renders HTML pages of one file: no network, no scripts, and all text is escaped.
 
 The templates draw charts as SVG. All charts are bars in percent of their box, so that the browser
 sets their size.
@@ -17,16 +17,16 @@ from markupsafe import Markup
 from lakegc_assets.estate.tables import Table
 from lakegc_assets.wording import escaped, human_bytes
 
-#: Whatever got into a page by mistake, a browser fetches nothing and runs nothing.
+#: Even if other content got into a page by mistake, a browser fetches nothing and runs nothing.
 _POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 )
-#: Colours that the style sheet names; what comes behind them has the last one.
+#: Number of colours in the style sheet; all further parts have the last one.
 COLOURS: Final = 8
-#: Lines of the grid above its floor, and names along the axis at most.
+#: Lines of the grid above its floor, and most names along the axis.
 _GRID: Final = 4
 _NAMES: Final = 4
-#: So many bars touch: gaps would be thinner than a pixel.
+#: Number of bars from which on they touch: gaps would be thinner than a pixel.
 _MANY: Final = 60
 
 
@@ -52,7 +52,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class State:
-    """A state with its sentence; marked where a person has to do something."""
+    """A state with its sentence, marked if a person has to act."""
 
     name: str
     because: str
@@ -70,7 +70,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Bar:
-    """A rectangle, in percent of its chart, and what it says to a pointer that rests on it."""
+    """A rectangle, in percent of its chart, and the text that a pointer on it shows."""
 
     x: float
     y: float
@@ -85,11 +85,11 @@ class Chart:
     """Bars, with the labels of the grid lines and of the axis.
 
     Attributes:
-        title: what is shown.
+        title: of the chart.
         bars: in the order in which they are drawn.
-        grid: the sizes at its lines, from the top to the floor; none where there is none.
-        names: where some names stand, in percent, and these.
-        legend: names with their colours; empty where there is one colour.
+        grid: sizes at the grid lines, from the top to the floor; empty without a grid.
+        names: positions on the axis, in percent, with their names.
+        legend: names with their colours; empty with only one colour.
     """
 
     title: str
@@ -101,7 +101,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page with a title; it is left out where it shows nothing."""
+    """A part of a page with a title; it is omitted if it has no content."""
 
     title: str
     table: Table | None = None
@@ -127,7 +127,7 @@ def page(
     warnings: Sequence[str] = (),
     tiles: Sequence[Tile] = (),
 ) -> str:
-    """A whole page: title, a sentence about it, warnings, figures that matter most, sections."""
+    """A whole page: title, a sentence about it, warnings, the main figures, and sections."""
     return (
         _environment()
         .get_template("base.html")
@@ -166,7 +166,7 @@ def _environment() -> Environment:
 
 
 def share_chart(title: str, rows: Sequence[tuple[str, int]]) -> Chart | None:
-    """One bar of shares, of names and bytes, the largest first; None where there are no bytes."""
+    """One bar with the shares of names in bytes, the largest first; None if there are no bytes."""
     whole = sum(size for _, size in rows)
     if not whole:
         return None
@@ -182,9 +182,9 @@ def share_chart(title: str, rows: Sequence[tuple[str, int]]) -> Chart | None:
 def bar_chart(
     title: str, names: Sequence[str], series: Mapping[str, Sequence[int]], *, stacked: bool = True
 ) -> Chart | None:
-    """Bars of bytes at named places on the axis, by what they are of; None without any bytes.
+    """Bars of bytes at named places on the axis, by series; None if there are no bytes.
 
-    They are stacked on each other; else the later ones stand before the earlier ones.
+    The bars at a place are stacked; otherwise later series are drawn in front of earlier ones.
     """
     columns = list(zip(*series.values(), strict=True))
     most = max((sum(one) if stacked else max(one) for one in columns), default=0)
@@ -203,7 +203,7 @@ def bar_chart(
             bars.append(Bar(x, 100 - floor - height, wide, height, _colour(number), said))
             floor += height if stacked else 0
     places = [(step * (place + 0.5), name) for place, name in enumerate(names)]
-    # The last one is always there, and the others at equal distances before it.
+    # The last name is always shown, and the others at equal distances before it.
     some = places[:: -(1 + (len(places) - 1) // (_NAMES - 1))]
     grid = [human_bytes(most * part // _GRID) for part in range(_GRID, -1, -1)]
     return Chart(title, bars, grid, some, _legend(series) if len(series) > 1 else ())

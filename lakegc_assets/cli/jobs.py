@@ -1,4 +1,4 @@
-"""Runs the jobs in this process, with the same definitions and the same instance as the UI."""
+"""Runs the jobs in this process, with the definitions and the Dagster instance of the UI."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from lakegc_assets.sweep.ledger import ASSET
 from lakegc_assets.sweep.status import require_unswept, restored
 from lakegc_assets.wording import escaped
 
-#: Stdout is for results.
+#: Prints messages on standard error; standard output is for results.
 say = partial(output.say, err=True)
 _PACKAGE = Path(__file__).parents[1]
-#: These need a published mark.
+#: Jobs that need a published mark.
 _OF_A_MARK = ("gc_backup", "gc_sweep", "gc_restore")
 _STEPS = {
     dg.DagsterEventType.STEP_START: "started",
@@ -53,9 +53,10 @@ _STEPS = {
 
 
 def dagster_home() -> Path:
-    """``DAGSTER_HOME``, or ``.lakegc/dagster`` below the working directory, ready to be used.
+    """``DAGSTER_HOME``, or ``.lakegc/dagster`` below the working directory, ready for use.
 
-    An instance that has run with Dagster's defaults keeps them: ours would end others' long runs.
+    An instance that has run with Dagster's defaults keeps them: our settings would end long runs of
+    others.
     """
     home = options.dagster_home()
     if "?" in str(home) or unquote(str(home)) != str(home):
@@ -79,11 +80,11 @@ def dagster_home() -> Path:
 
 @contextmanager
 def open_instance() -> Iterator[dg.DagsterInstance]:
-    """The instance that the UI shows; the output of this process goes to the terminal only."""
+    """The instance that the UI shows; the output of this process goes only to the terminal."""
     home = dagster_home()
     logs = {"module": "dagster.core.storage.noop_compute_log_manager"}
     logs["class"] = "NoOpComputeLogManager"
-    # A whole instance in a folder, whatever its name says.
+    # In spite of its name, ``local_temp`` makes a complete instance in a folder.
     with (
         kept_connections(home),
         dg.DagsterInstance.local_temp(str(home), {"compute_logs": logs}) as instance,
@@ -93,15 +94,15 @@ def open_instance() -> Iterator[dg.DagsterInstance]:
 
 @contextmanager
 def _recorded() -> Iterator[None]:
-    """Say what is wrong where Dagster cannot record a run: a full disk, say, or a damaged file.
+    """Explain errors of Dagster's database, for example of a full disk or a damaged file.
 
     Raises:
-        LakegcError: with the place, and what to do.
+        LakegcError: with the folder of the database, and the action to take.
     """
     try:
         yield
     except Exception as error:
-        # SQLAlchemy, which Dagster stands on, says of its errors which one of the database it was.
+        # SQLAlchemy, which Dagster uses, keeps the error of the database in ``orig``.
         cause = getattr(error, "orig", None)
         if not isinstance(cause, sqlite3.Error):
             raise
@@ -120,31 +121,35 @@ def run_job(
 ) -> None:
     """Run a job of the graph on one repository.
 
-    A mark whose publication was interrupted after its summary was written is finished, not begun
-    again: only its report is made.
+    If the publication of a mark was interrupted after its summary was written, only its report is
+    made; the mark does not begin again.
 
-    ``settings`` configure the ``collector`` resource, as values or as text, and ``asked`` assets
-    and other steps, by their plain names, as ``job`` is one.
+    Args:
+        job: plain name.
+        repository: name.
+        run: its id.
+        settings: configuration of the ``collector`` resource, as values or as text.
+        asked: configuration of assets and other steps, by plain names.
 
     Raises:
         ConfigurationError: there is no such repository, a name or setting is wrong, or Spark does
             not start here.
-        RefusedError: a blocking check failed, with what it found; or the core refused.
+        RefusedError: a blocking check failed, with its finding; or the core refused.
         LakegcError: the core failed.
         KeyboardInterrupt: the run was interrupted.
     """
     partition_key(repository, run)
     settings = checked(settings)
     site = Site.defined()
-    # Of these alone: the run itself says whether all settings go together.
+    # Only the waits are used: the run itself checks that all settings fit together.
     waits = site.collector.model_copy(update=settings)
     site = replace(site, lakefs=replace(site.lakefs, wait_s=waits.lakefs_wait_seconds))
     namespace = site.namespace(repository)
     wait = timedelta(seconds=waits.lease_wait_seconds)
-    # A process elsewhere takes the lock, be it on this machine.
+    # A remote process takes the lock itself, even on this machine.
     held = nullcontext() if component().run_on else repository_lock(namespace, wait, say)
     with _recorded(), open_instance() as instance, held:
-        # Before anything is started, which takes a while.
+        # Checked before anything is started, which takes a while.
         if job in (*_OF_A_MARK, "gc_approve"):
             attempt = site.attempt(repository, run)
         if job in _OF_A_MARK:
@@ -176,9 +181,9 @@ def _waiting(instance: dg.DagsterInstance, names: Names, key: str) -> Iterator[N
 
 
 def _say_swept(attempt: AttemptArtifacts) -> None:
-    """Say first that a mark was swept: who sweeps it again is shown the record of that.
+    """Say that a mark was swept already: another sweep only shows its record.
 
-    Refuses where something of it was restored since, which no sweep of this mark takes again.
+    Refuses if objects of it were restored since, which no sweep of this mark deletes again.
     """
     if not attempt.has(ASSET):
         return
@@ -191,7 +196,7 @@ def _say_swept(attempt: AttemptArtifacts) -> None:
 
 
 def checked(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with the types that the resource gives them; ``ConfigurationError`` where wrong."""
+    """Settings with the types of the resource; a ``ConfigurationError`` if one is wrong."""
     known = CollectorResource.model_fields
     unknown = sorted(settings.keys() - known.keys())
     if unknown:
@@ -223,7 +228,7 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _left(site: Site, namespace: str, job: str, repository: str, run: str) -> tuple[str, ...]:
-    """The assets that an interrupted publication still needs; empty for all of the job."""
+    """The assets that an interrupted publication still needs; empty if the whole job must run."""
     try:
         attempt = site.root.attempt(repository, run)
     except RefusedError:
@@ -281,21 +286,21 @@ def progress_printed() -> Iterator[None]:
 
 
 class _Escaped(logging.Formatter):
-    """Lines without control sequences for the terminal."""
+    """Formats lines without control sequences for the terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         return escaped(super().format(record))
 
 
 class _Steps(logging.Handler):
-    """Says which step of a run starts and ends, by Dagster's own events."""
+    """Prints the start and the end of each step of a run, from Dagster's events."""
 
     def __init__(self) -> None:
         super().__init__()
         self._started: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Dagster calls this within the run, which goes on where nobody reads what is said.
+        # Dagster calls this within the run, which must continue if nobody reads the output.
         with suppress(OSError):
             self._say(record)
 
@@ -312,6 +317,6 @@ class _Steps(logging.Handler):
 
     @staticmethod
     def _made_by(event: dg.DagsterEvent) -> str:
-        """The step, by the asset that is made: nobody who backs up is to read that it sweeps."""
+        """The step, with the name of its asset: a backup must not look like a sweep."""
         step, backs_up = event.step_key or "", event.job_name.endswith("gc_backup")
         return step.replace("swept_set", "backup") if backs_up else step

@@ -1,4 +1,4 @@
-"""``python -m lakegc_assets.cli.kernels``: lets numba compile its loops, so that no run waits.
+"""``python -m lakegc_assets.cli.kernels``: makes numba compile its loops, so that no run waits.
 
 numba stores compiled code next to the modules. If that folder is not writable, each run compiles
 the code again.

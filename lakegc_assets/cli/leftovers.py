@@ -1,4 +1,4 @@
-"""The command ``leftovers``: what no collection of a repository finds, and its removal."""
+"""The command ``leftovers``: objects that no collection of a repository finds; their removal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lakegc_assets.leftovers.report import Leftovers
     from lakegc_assets.leftovers.server import Server
 
-#: Keys that a plan shows.
+#: Most keys that a plan shows.
 _SHOWN: Final = 10
 _ROOTS = click.option(
     "--root",
@@ -52,13 +52,13 @@ _ROOTS = click.option(
 def leftovers(
     ctx: click.Context, roots: tuple[str, ...], names: tuple[str, ...], every: bool, as_json: bool
 ) -> None:
-    """Say what is left over on the server and in its stores.
+    """Show leftovers of the server and its stores.
 
-    Namespaces of deleted repositories, uploads that never ended (of Azure, blocks that nobody
-    committed), ranges and metaranges that no commit names, and what the stores still hold of what
-    was deleted. Changes nothing but a dump of refs, which lakeFS writes below _lakefs/ of a
-    repository that has old tables which neither logs nor earlier dumps name. To remove namespaces
-    or uploads: `leftovers remove`.
+    These are: namespaces of deleted repositories, unfinished uploads (on Azure: blocks that nobody
+    committed), ranges and metaranges that no commit names, and deleted data that the stores still
+    hold. Changes nothing except that lakeFS writes a dump of refs below _lakefs/ of a repository
+    with old tables that neither logs nor earlier dumps name. To remove namespaces or uploads:
+    `leftovers remove`.
     """
     if ctx.invoked_subcommand is not None:
         ctx.obj = roots
@@ -114,9 +114,9 @@ def remove(
 ) -> None:
     """Remove leftovers of one KIND: WHERE is a repository, or the URL of a namespace.
 
-    What goes is copied to --backup, unless its store keeps what is deleted; uploads are aborted. It
-    is about exactly what is shown. Who, when and what is recorded below the artifacts, before
-    anything goes.
+    Objects are first copied to --backup, unless their store keeps deleted objects; uploads are
+    aborted. Removes exactly what is shown. The name, the time and the objects are recorded below
+    the artifacts before the removal.
     """
     if backup_url and without_backup:
         raise click.UsageError("--backup and --without-backup exclude each other")
@@ -139,7 +139,7 @@ def remove(
         echo({**found.to_json(), "first": first}, as_json, _plan)
     if dry_run:
         return
-    # Where nothing is left, what an earlier removal did not end is ended.
+    # If nothing is left, this finishes an earlier removal that did not end.
     if found.rows.num_rows and not yes:
         click.confirm("Remove it?", abort=True, err=True)
     choices = Choices(person(by), found.id, backup_url, without_backup)
@@ -152,7 +152,7 @@ def remove(
 
 
 def _server(roots: Sequence[str] = ()) -> Server:
-    """The server; ``roots`` are URLs below which it keeps namespaces, none for those set."""
+    """The server; ``roots``: URLs below which it keeps namespaces; none for the configured ones."""
     from lakegc_assets.cli.site import Site
     from lakegc_assets.leftovers.server import Server
 

@@ -32,7 +32,7 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.run.command_line import printing
 from lakegc_assets.wording import counted
 
-#: Commands that stand in modules of their own, which are loaded when they are asked for.
+#: Commands in separate modules, which are loaded on demand.
 _ELSEWHERE = {
     **dict.fromkeys(("adopt", "compare"), "cli.foreign"),
     **dict.fromkeys(("approve", "pending"), "cli.approvals"),
@@ -42,7 +42,7 @@ _ELSEWHERE = {
     **{name: f"cli.{name}" for name in ("hold", "leftovers", "metrics", "prune", "usage")},
     "embedded": "embedded.server",
 }
-#: Commands in the order in which people come to need them.
+#: Order of the commands in the help: the order in which people need them.
 _ORDER = (
     *("run", "mark", "sweep", "report", "usage", "why", "restore", "pins", "hold", "pending"),
     *("approve", "forecast", "rules", "backup", "backups", "prune", "leftovers"),
@@ -51,26 +51,26 @@ _ORDER = (
 
 
 class Commands(click.Group):
-    """The commands, most of which are loaded when they are asked for."""
+    """The group of all commands; most of them are loaded on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names, in the order of ``_ORDER``."""
+        """The names of the commands, in the order of ``_ORDER``."""
         return sorted({*super().list_commands(ctx), *_ELSEWHERE}, key=_ORDER.index)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command with this name."""
+        """The command with this name, loaded if necessary."""
         if cmd_name in _ELSEWHERE and cmd_name not in self.commands:
             module = import_module(f"lakegc_assets.{_ELSEWHERE[cmd_name]}")
             self.add_command(getattr(module, cmd_name), cmd_name)
         return super().get_command(ctx, cmd_name)
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
-        """Register a command that a shell completes, and whose errors end it with a status."""
+        """Register a command, with shell completion and exit statuses for errors."""
         super().add_command(_prepared(cmd), name)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command; what is wrong with ``--defs`` ends it with a status, too."""
-        # What was done must not look failed where the terminal lacks a character of a path.
+        """Run a command; an error of ``--defs`` also ends with an exit status."""
+        # A finished command must not look failed because the terminal lacks a character of a path.
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
@@ -101,9 +101,9 @@ def _prepared(command: click.Command) -> click.Command:
 )
 @click.pass_context
 def main(ctx: click.Context, defs: str | None) -> None:
-    """Garbage collection for lakeFS: finds what nothing needs, says why, deletes it safely.
+    """Garbage collection for lakeFS: finds objects that nothing needs, and deletes them safely.
 
-    For a first look: mark, report, sweep. What a sweep deleted comes back by restore.
+    First steps: mark, report, sweep. The command restore brings swept objects back.
 
     Exit status: 0 success; 1 failure; 2 wrong usage or configuration; 3 refused, by a check or
     because the request is incomplete or contradicts what is there.
@@ -150,8 +150,8 @@ def run(
 def mark(repository: str, run_id: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - options
     """Mark REPOSITORY, check the mark and publish it. Deletes nothing.
 
-    A mark that was killed is begun again under the same id; one that was killed after it was
-    published is finished.
+    A killed mark begins again under the same id. If it was killed after its publication, the
+    command finishes it.
     """
     start("gc_mark", repository, run_id or new_run_id(), settings_of(**options), as_json)
 
@@ -161,7 +161,7 @@ def mark(repository: str, run_id: str | None, as_json: bool, **options: Any) -> 
 @click.option("--run", "run_id", help="Id of the run, which is its mark id.")
 @sweep_options
 def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - options
-    """Sweep a published mark of REPOSITORY. A killed sweep is run again in the same way."""
+    """Sweep a published mark of REPOSITORY. After a kill, run the same command again."""
     if run_id is None:
         raise RefusedError("a sweep without a mark needs the mark id: --run ID")
     start("gc_sweep", repository, run_id, settings_of(**options), as_json)
@@ -199,7 +199,7 @@ def report(
     forecasting: bool,
     as_json: bool,
 ) -> None:
-    """Say what a run of REPOSITORY found, and what became of it."""
+    """Show the findings and the outcome of a run of REPOSITORY."""
     if repository is None and run_id is None and file is not None:
         from lakegc_assets.cli.pages import write_estate
 
@@ -237,10 +237,10 @@ def why(
     path: str | None,
     as_json: bool,
 ) -> None:
-    """Say why a mark named an object, or did not.
+    """Explain why a mark names an object, or does not name it.
 
-    And what became of it. The object is the one at ADDRESS, or what lakeFS shows at a path of a
-    branch, tag or commit.
+    Also shows the outcome of the object. Give the ADDRESS of the object, or a branch, tag or commit
+    and the path at which lakeFS shows it.
     """
     if (branch is None) != (path is None) or (address is None) == (path is None):
         raise click.UsageError("say of which object: ADDRESS, or --branch and --path")

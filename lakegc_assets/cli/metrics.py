@@ -1,4 +1,4 @@
-"""The command ``metrics``: the state of all repositories for Prometheus, by the artifacts."""
+"""The command ``metrics``: the state of all repositories for Prometheus, from the artifacts."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ _HIGHEST_PORT = 65_535
 def metrics(port: int | None, address: str, every: timedelta, textfile: Path | None) -> None:
     """Report the state of all repositories to Prometheus.
 
-    They are read from the artifacts, so that no process has to stay alive, and counters go on after
-    runs were pruned. What cannot be read is reported on standard error, and is left out.
+    The metrics are read from the artifacts. So no process has to stay alive, and counters continue
+    after runs are pruned. Unreadable artifacts are reported on standard error, and omitted.
     """
     if port is not None and textfile is not None:
         raise click.UsageError("--port and --textfile exclude each other")
@@ -65,7 +65,7 @@ def metrics(port: int | None, address: str, every: timedelta, textfile: Path | N
 
 
 class LastLook(Collector):
-    """The metrics of the last read of the artifacts: a scrape waits for no store."""
+    """The metrics of the last read of the artifacts: a scrape does not wait for a store."""
 
     def __init__(self) -> None:
         """Read the artifacts for the first time, with the definitions that Dagster loads."""
@@ -74,7 +74,7 @@ class LastLook(Collector):
         from lakegc_assets.estate.repository_state import OldRuns
 
         site, asked_of = Site.defined(), component()
-        # It names repositories that have left no artifacts yet; asked once at a time.
+        # lakeFS only adds repositories without artifacts, so each call is tried once.
         self._lakefs = replace(site.lakefs, max_attempts=1)
         self._root = site.root
         self._policies, self._names = asked_of.policies(), asked_of.names()
@@ -107,7 +107,7 @@ def _serve(address: str, port: int, every: timedelta) -> None:
     from lakegc_assets.estate.exposition import registry_of
 
     over, last = Event(), LastLook()
-    # Only now: what Dagster loads takes both signals for itself.
+    # Only now: Dagster sets handlers of its own for both signals while it is loaded.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
     try:

@@ -22,12 +22,12 @@ from lakegc_assets.run.settings import CollectorSettings
 if TYPE_CHECKING:
     from lakegc_assets.retention.retain import Retain
 
-#: A file below DAGSTER_HOME, whose first line is what ``--defs`` takes.
+#: File below DAGSTER_HOME; its first line is the default of ``--defs``.
 POINTER: Final = "lakegc-defs"
-#: A file that is read.
+#: Type of an option for a file that exists.
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-#: The option of a command behind the description of a setting.
+#: The option of a command, at the end of the description of a setting.
 _IN_DESCRIPTION = re.compile(r" \(`-.*`\)$")
 
 
@@ -37,7 +37,7 @@ def dagster_home() -> Path:
 
 
 def chosen(defs: str | None) -> Source:
-    """The component of ``--defs``, or else the one that a file below DAGSTER_HOME names."""
+    """The component of ``--defs``, or the one that the file ``POINTER`` names; else the default."""
     pointer = dagster_home() / POINTER
     if not defs and pointer.is_file():
         defs = pointer.read_text(encoding="utf-8").partition("\n")[0].strip()
@@ -53,7 +53,7 @@ def _usual(repository: str) -> Mapping[str, Any]:
 
 
 def duration(value: str) -> timedelta:
-    """A number with a unit: 90s, 30m, 25h, 2d."""
+    """A time span, from a number with a unit: 90s, 30m, 25h, 2d."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", value)
     if match is None:
         raise click.BadParameter(f"{value!r} is no duration: write 90s, 30m, 25h or 2d")
@@ -71,10 +71,10 @@ def setting_option(
     *flags: str,
     **changed: Any,  # noqa: ANN401 - of click
 ) -> Callable[[_Command], _Command]:
-    """The option of a field of ``CollectorSettings``: its choices or limits, its help, its default.
+    """The option of a field of ``CollectorSettings``, with its choices or limits, help and default.
 
-    ``flags`` are those of the command; none for the name of the setting. ``changed`` is given to
-    click in place of what the field says.
+    ``flags``: of the command; none for the name of the setting. ``changed``: arguments of click
+    that replace those of the field.
     """
     field = CollectorSettings.model_fields[name]
     given: dict[str, Any] = {}
@@ -143,20 +143,20 @@ def _together(*options: Callable[[_Command], _Command]) -> Callable[[_Command], 
 
 #: ``--set`` and ``--json``.
 other_options = _together(set_option, json_option)
-#: Of what has tasks, and checks nothing.
+#: Options of commands that run tasks and check nothing.
 task_options = _together(_ENGINE, other_options)
-#: The settings that matter once there is a mark.
+#: Options of commands that need a mark.
 sweep_options = _together(*_OF_CHECKS, task_options)
-#: The settings of a run.
+#: Options of commands that make a mark.
 run_options = _together(*_OF_A_MARK, sweep_options)
 
 
 def person(by: str | None) -> str:
-    """The name of the person who decides: the given name, else that of this user.
+    """The name of the person who decides: the given name, else the name of this user.
 
     Raises:
-        RefusedError: what is given is empty, as of a variable that is not set; or the user of this
-            process has no name, as in many containers.
+        RefusedError: the given name is empty, for example from a variable that is not set; or the
+            user of this process has no name, as in many containers.
     """
     if by is not None:
         if not by.strip():
@@ -172,7 +172,7 @@ def person(by: str | None) -> str:
 
 
 def require_answer(as_json: bool, yes: bool, otherwise: str = "--yes") -> None:
-    """Refuse a command that nobody can confirm: with JSON output there is no prompt."""
+    """Refuse JSON output without ``yes``: with JSON output there is no prompt to confirm."""
     if as_json and not yes:
         raise RefusedError(f"nobody can be asked where JSON is printed: give {otherwise}")
 
@@ -184,7 +184,7 @@ def settings_of(
     retain: Path | None = None,
     **options: str | float | bool | None,
 ) -> dict[str, Any]:
-    """The configuration of the ``collector`` resource: only what was given, each setting once."""
+    """The configuration of the ``collector`` resource: only given settings, each of them once."""
     given: dict[str, Any] = {k: v for k, v in options.items() if v is not None and v is not False}
     if min_age is not None:
         given["min_age_hours"] = min_age.total_seconds() / 3600
@@ -201,7 +201,7 @@ def settings_of(
 
 
 def retain_of(file: Path) -> Retain:
-    """The rules of a file that keep more than lakeFS's; raises as ``parsed``."""
+    """The rules of a file that keep more than lakeFS's rules; raises as ``parsed`` does."""
     from lakegc_assets.retention.rules_file import parse_retain
 
     return parsed(file, parse_retain)
@@ -211,7 +211,7 @@ _R = TypeVar("_R")
 
 
 def parsed(file: Path, parse: Callable[[str, str], _R]) -> _R:
-    """The rules of a file, of its text and its name."""
+    """The rules that ``parse`` reads in a file; a ``ConfigurationError`` if it is unreadable."""
     try:
         return parse(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Prints results, JSON for programs and lines for people, and the sentence that ends a command."""
+"""Prints results, as JSON for programs or as lines for people, and ends commands with a message."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from lakegc_assets.wording import aligned, escaped, human_bytes
 
 _T = TypeVar("_T")
 FAILURE: Final = 1
-#: By the kind of an error.
+#: Exit statuses, by the kind of an error.
 _STATUSES: Final = {"failed": FAILURE, "configuration": 2, "refused": 3}
-#: Garbage that no rule let expire.
+#: Words for garbage that no rule has expired, by its key in the breakdown.
 _WITHOUT_RULE = {
     "unreferenced": "unreferenced",
     "no rules": "in commits that are gone, without rules",
@@ -39,9 +39,9 @@ def echo_json(found: object) -> None:
 def echo(
     found: _T, as_json: bool, lines: Callable[[_T], Iterable[str]], otherwise: str = ""
 ) -> None:
-    """Print a result: JSON values as they are, or ``lines`` of them for people.
+    """Print a result: as JSON, or as ``lines`` for people.
 
-    Where there are no lines, ``otherwise`` is printed on standard error.
+    ``otherwise``: printed on standard error if there are no lines.
     """
     if as_json:
         echo_json(found)
@@ -69,18 +69,18 @@ def figures(
     width: int = 44,
     end: str = "",
 ) -> str:
-    """Objects and bytes in columns after a name, which fills ``width`` with its indent."""
+    """A line with objects and bytes in columns after a name; name and indent fill ``width``."""
     shown = "" if size is None else f"{human_bytes(size):>12}"
     return f"{' ' * indent + name:<{width}} {aligned(objects)} {shown}".rstrip() + end
 
 
 def printable(name: str) -> str:
-    """A name as it is if it can be printed in one line; else its Python literal."""
+    """A name, unchanged if it can be printed in one line; else its Python literal."""
     return name if name.isprintable() else repr(name)
 
 
 def summary(found: dict[str, Any]) -> Iterator[str]:
-    """The lines of ``run_outcome.outcome_of``."""
+    """The lines for a result of ``run_outcome.outcome_of``."""
     from lakegc_assets.estate.run_outcome import (
         commands_of,
         done_by_sweep,

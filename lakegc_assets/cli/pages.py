@@ -49,11 +49,11 @@ from lakegc_assets.run.command_line import command_line
 from lakegc_assets.storage.files import write_file
 from lakegc_assets.wording import a_month, counted, human_bytes, price_note
 
-#: Bars of a chart of ages.
+#: Most bars of a chart of ages.
 _BARS: Final = 50
-#: Is shown below the state.
+#: Column that is shown below the state.
 _BECAUSE: Final = "because"
-#: Repositories that have a chart of their own.
+#: Most repositories with a chart of their own.
 _EACH: Final = 12
 
 
@@ -120,7 +120,7 @@ def look(site: Site) -> Overview:
 def insights_of(
     repository: str, run: str, price: float | None, *, forecasting: bool
 ) -> list[html.Section]:
-    """Storage and a forecast, by what a mark has left; what cannot be had is a note."""
+    """Storage and a forecast, from the data of a mark; an unavailable part becomes a note."""
     classes: Sequence[Sequence[Any]] = ()
     branches: Sequence[Use] = ()
     paths: Sequence[Use] = ()
@@ -153,7 +153,7 @@ def page_of_run(
     insights: Sequence[html.Section] = (),
     price: float | None = None,
 ) -> str:
-    """The page of one run, as HTML; it begins with ``insights_of`` it."""
+    """The page of one run, as HTML; ``insights`` (from ``insights_of``) come first."""
     tables = report_tables(found, marks)
     state = found["swept_on"] or found["state"]
     if back := found["restored"]:
@@ -222,7 +222,7 @@ def storage_sections(
 
 
 def forecast_section(found: Forecast, price: float | None) -> html.Section:
-    """A forecast under today's rules; with a price in money, too."""
+    """A forecast under today's rules; with a price, also in money."""
     names = [counted(days, "day") for days in found.curve]
     sizes = [one.bytes for one in found.curve.values()]
     curve = bar_chart("garbage with another default retention", names, {"": sizes})
@@ -239,7 +239,7 @@ def forecast_section(found: Forecast, price: float | None) -> html.Section:
 
 
 def _ages(rows: Sequence[Sequence[Any]]) -> Chart | None:
-    """The bytes of garbage by age, several days to a bar where there are many."""
+    """The bytes of garbage by age; if there are many days, a bar covers several of them."""
     ages = [(int(key), size) for name, key, _, size in rows if name == "age in days"]
     if not ages:
         return None
@@ -333,7 +333,7 @@ def _summed(
 
 
 def _weeks(found: Overview) -> list[Chart | None]:
-    """All repositories together, and those that freed most, each by itself."""
+    """Charts: all repositories together, and each of those that freed most."""
     weeks = last_weeks(found.at)
     by = freed_by_week(found.freed(), weeks)
     names = [f"{week:%d %b}" for week in weeks]

@@ -45,11 +45,11 @@ def prune(
 ) -> None:
     """Remove old runs that nothing needs any more.
 
-    Without REPOSITORY, of all that lakeFS has.
+    Without REPOSITORY: runs of all repositories that lakeFS has.
 
-    Their artifacts, partition keys and Dagster runs go, and what is cached for them alone. What the
-    next mark, an undo, an approval or a backup needs stays, and so do the last three marks. Says
-    what would go, and asks, before anything does.
+    Removes their artifacts, partition keys, Dagster runs, and cached data that only they use. Keeps
+    everything that the next mark, an undo, an approval or a backup needs, and the last three marks.
+    Shows what would be removed, and asks before it removes anything.
     """
     removing = yes and not dry_run
     require_answer(as_json, yes or dry_run, "--dry-run or --yes")
@@ -73,10 +73,10 @@ def prune(
 def _pruned(
     repositories: Sequence[str], keep: timedelta | None, *, dry_run: bool
 ) -> tuple[list[Pruned], list[str]]:
-    """Prune repositories (none named: all but read-only ones); a failure does not stop the others.
+    """Prune repositories (none given: all but read-only ones); an error stops no other one.
 
-    ``keep`` is the age from which on runs may go; None for that of each repository's policy.
-    Returns the outcome of each; and sentences about others.
+    ``keep``: age from which runs may be removed; None for that of each repository's policy.
+    Returns the outcome of each repository, and sentences about other repositories.
     """
     from lakegc_assets.cli.jobs import open_instance
     from lakegc_assets.cli.site import Site

@@ -1,4 +1,4 @@
-"""The commands of restores: ``restore`` takes a sweep back, ``pins`` lists what stays for it."""
+"""The commands of restores: ``restore`` undoes a sweep, ``pins`` lists the protected objects."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from lakegc_assets.recovery.restore.selection import Choice
     from lakegc_assets.run.artifacts import AttemptArtifacts
 
-#: Of the objects that read again, so many are named.
+#: Most sampled objects that are named although they can be read.
 _SHOWN = 3
-#: Of what would not come back so many are named.
+#: Most lost objects that are named.
 _LOST_SHOWN = 10
-#: What a restore would not bring back, or nobody knows.
+#: Objects that a restore would not bring back, or about which nothing is known.
 _GAPS = ("lost", "not_known")
-#: Where objects come back from is said of these even if nothing does.
+#: Sources that a dry run names even if no object comes from them.
 _ALWAYS = ("versions", "trash", "backup")
 
 
@@ -60,15 +60,16 @@ def restore(
     others: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Bring back what a sweep of REPOSITORY deleted.
+    """Bring back objects that a sweep of REPOSITORY deleted.
 
-    From what the store kept, else from the backup. What is there is never overwritten, and what is
-    restored is left alone by the next marks for pin_days. A restore that was killed is run again in
-    the same way. Say what: --all, --address, or --branch, with --path or --prefix if you like.
+    They come from copies that the store kept, else from the backup. Existing objects are never
+    overwritten, and the next marks spare restored objects for pin_days. After a kill, run the same
+    command again. Choose the objects by --all, --address, or --branch, also with --path or
+    --prefix.
 
-    --dry-run says first how many objects would come back, from where, and how many are lost; where
-    any is, it ends with status 1, as the restore itself would. Deleted too much? docs/undo.md has
-    it step by step.
+    --dry-run first shows how many objects would come back, from where, and how many are lost. If
+    any is lost, it ends with status 1, as the restore itself would. If a sweep has deleted too
+    much, docs/undo.md explains each step.
     """
     from lakegc_assets.cli.jobs import run_job
     from lakegc_assets.recovery.restore.selection import Choice
@@ -152,7 +153,7 @@ def _restored(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _sample(sample: list[dict[str, str]]) -> Iterator[str]:
-    """Reads of restored objects through lakeFS: some of those that read, and all others."""
+    """Reads of restored objects through lakeFS: all failed ones, and some of the others."""
     reads = [one for one in sample if one["after"] == "reads"]
     for one in [*(one for one in sample if one not in reads), *reads[:_SHOWN]]:
         path, commit = printable(one["path"]), one["commit"][:12]
@@ -191,7 +192,7 @@ def _answer(found: dict[str, Any]) -> str:
 @click.option("--prune", is_flag=True, help="Remove those that have ended.")
 @json_option
 def pins(repository: str, prune: bool, as_json: bool) -> None:
-    """Say until when marks leave alone what was restored."""
+    """Show until when marks spare restored objects."""
     from lakegc_assets.cli.site import Site
     from lakegc_assets.run.pins import prune_pins, read_pins
 

@@ -1,4 +1,4 @@
-"""Server, stores and artifacts of the component that commands act for, and questions to them."""
+"""Server, stores and artifacts of the component that a command acts for, and queries to them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Site:
-    """The resources as they are defined, in the core's own terms."""
+    """The resources of the component, as classes of the core."""
 
     lakefs: LakeFSConfig
     root: ArtifactRoot
@@ -47,7 +47,7 @@ class Site:
 
     @classmethod
     def defined(cls, given: Mapping[str, Any] = _NONE) -> Site:
-        """The site of the definitions that Dagster loads, with the settings from options."""
+        """The site of the definitions that Dagster loads, with settings that options have given."""
         prepare_environment()
         lakefs, stores, collector = component().connections()
         collector = collector.model_copy(update=given)
@@ -59,7 +59,7 @@ class Site:
         return self.root.stores
 
     def attempt(self, repository: str, run: str) -> AttemptArtifacts:
-        """The present attempt of a run; of an unknown one, the error says whose mark has its id."""
+        """The present attempt of a run; the error for an unknown run says whose mark has its id."""
         partition_key(repository, run)
         return known_attempt(self.root, repository, run, lambda: self.store(repository))
 
@@ -73,7 +73,7 @@ class Site:
         return open_store(self.namespace(repository), self.stores)
 
     def context(self, repository: str, run: str) -> RunContext:
-        """A run with the settings of its repository; neither need exist."""
+        """A run with the settings of its repository; neither of them has to exist."""
         partition_key(repository, run)
         return RunContext(
             repository=repository,
@@ -87,7 +87,7 @@ class Site:
 
 
 def run_context(repository: str, run: str, given: Mapping[str, Any] = _NONE) -> RunContext:
-    """A run, to ask its artifacts something, with settings that options have ``given``."""
+    """A run, to read its artifacts; ``given``: settings from options."""
     Site.defined().attempt(repository, run)
     return repository_context(repository, run, given)
 
@@ -95,11 +95,11 @@ def run_context(repository: str, run: str, given: Mapping[str, Any] = _NONE) -> 
 def repository_context(
     repository: str, run: str = "any", given: Mapping[str, Any] = _NONE
 ) -> RunContext:
-    """A repository, to ask something about it; the run need not exist."""
+    """A repository, to query it; the run does not have to exist."""
     site = Site.defined(given)
     found = site.context(repository, "any")
     site.namespace(repository)
-    # It may be the id of a mark of lakeFS's, which no run of ours could have.
+    # The run may be a mark id of lakeFS's collector, which ``partition_key`` would refuse.
     return replace(found, run=run)
 
 
@@ -124,7 +124,7 @@ def address_at(repository: str, ref: str, path: str) -> str:
 
 
 def names_on(lakefs: LakeFSConfig) -> tuple[set[str], list[str]]:
-    """The repositories of a server; or none, and a sentence about why they are not known."""
+    """The repositories of a server; or none, and a sentence about the reason."""
     try:
         return {one.id for one in lakefs.connect().repositories()}, []
     except LakegcError as error:
@@ -152,7 +152,7 @@ def known_runs() -> list[dict[str, Any]]:
 
 
 def last_marked(repository: str) -> str | None:
-    """The run whose mark was begun last of those that finished one; None where none did."""
+    """The run with a finished mark that began last; None without a finished mark."""
     partition_key(repository, "any")
     runs = reversed(runs_by_begin(Site.defined().root, repository))
     marked = (one for one in runs if isinstance(one, RunManifests) and one.report is not None)
@@ -162,7 +162,7 @@ def last_marked(repository: str) -> str | None:
 def _described(
     one: RunManifests | Unread, guards: Guards, others: Sequence[Restoring]
 ) -> dict[str, str]:
-    """The state of a run; unreadable, with the reason, where it is unknown.
+    """The state of a run; ``UNREADABLE`` with the reason if it is unknown.
 
     ``others``: the runs of the repository that restored something.
     """

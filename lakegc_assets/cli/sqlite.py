@@ -45,7 +45,7 @@ class _Connection(sqlite3.Connection):
 
 @contextmanager
 def kept_connections(folder: Path) -> Iterator[None]:
-    """Keep this process's connections to SQLite databases below a folder open until it ends."""
+    """Keep this process's connections to SQLite databases below a folder open in the context."""
     ready: dict[str, list[_Connection]] = defaultdict(list)
 
     def connect(

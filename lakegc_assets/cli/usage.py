@@ -1,4 +1,4 @@
-"""The command ``usage``: whose the storage of a repository is, by branch, path, age and so on."""
+"""The command ``usage``: the storage of a repository by branch, path, committer, age and so on."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 _BY: Final = ("branch", "path", "committer", "commit", "age", "size")
 _WIDTH: Final = 56
-#: The most characters of a name that are shown: the columns stay where they are.
+#: Most characters of a name that are shown, so that the columns stay aligned.
 _NAME: Final = 50
 #: Characters of the id of a commit.
 _COMMIT: Final = 12
 _MOST_FOLDERS: Final = 4
-#: How a text begins that a spreadsheet computes.
+#: First characters of a text that a spreadsheet computes.
 _FORMULA: Final = frozenset("=+-@")
 
 
@@ -66,10 +66,11 @@ def usage(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Say what the storage of REPOSITORY is used for, and by whom.
+    """Show the use of the storage of REPOSITORY.
 
-    By a mark: what each listed byte is, and of what is live how much is of which branch (and would
-    be free without it), path, committer or commit that first held it, age or size.
+    The figures are those of a mark: the class of each listed byte, and how many live bytes belong
+    to a branch (and would become free without it), a path, a committer, the commit that first held
+    them, an age or a size.
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other")
@@ -149,7 +150,7 @@ def _lines(found: Usage, top: int, since: str) -> Iterator[str]:
 
 
 def _below_lakefs(rows: Sequence[Sequence[Any]]) -> list[tuple[str, int, int]]:
-    """Objects and bytes by class; the kinds of each are in the JSON form."""
+    """Objects and bytes by class; the JSON form also has the kinds in each class."""
     found: dict[str, tuple[int, int]] = {}
     for name, _, objects, size in rows:
         known = found.get(name, (0, 0))
@@ -187,7 +188,7 @@ def _logical(found: Usage) -> Iterator[str]:
 
 
 def _figures(name: str, objects: int, size: int, *, indent: int = 2, end: str = "") -> str:
-    """Figures behind a name that is cut where it would move them."""
+    """Figures after a name, which is cut if it is longer than its column."""
     shown = _cut(name, _WIDTH - indent)
     return figures(shown, objects, size, indent=indent, width=_WIDTH, end=end)
 
