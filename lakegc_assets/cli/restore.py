@@ -68,8 +68,8 @@ def restore(
     --prefix.
 
     --dry-run first shows how many objects would come back, from where, and how many are lost. If
-    any is lost, it ends with status 1, as the restore itself would. If a sweep has deleted too
-    much, docs/undo.md explains each step.
+    any is lost or not known, it ends with status 1. If a sweep has deleted too much, docs/undo.md
+    explains each step.
     """
     from lakegc_assets.cli.jobs import run_job
     from lakegc_assets.recovery.restore.selection import Choice

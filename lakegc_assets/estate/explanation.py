@@ -26,7 +26,7 @@ def explain(ctx: RunContext, address: str) -> Explanation:
 
     Raises:
         RefusedError: the mark is unknown, or did not finish.
-        IntegrityError: its artifacts are not whole.
+        IntegrityError: its artifacts are damaged or incomplete.
     """
     found = explain_object(ctx, address)
     if found.verdict != "candidate":
@@ -66,14 +66,14 @@ def _swept(ctx: RunContext, attempt: AttemptArtifacts, address: str) -> dict[str
 
 
 def _needed(attempt: AttemptArtifacts, guards: Guards, address: str) -> str | None:
-    """The reason why an alarm says that an object is needed; None where it does not name it."""
+    """The reason why an object is needed, as the alarm gives it; None if it does not name it."""
     if not guards.hold_is_about(attempt.run):
         return None
     return next((why for named, why in _named(attempt, guards) if named == address), None)
 
 
 def _named(attempt: AttemptArtifacts, guards: Guards) -> Iterator[tuple[str, str]]:
-    """The objects that an alarm names, and why: the first in its hold, all in the artifacts."""
+    """Objects that an alarm names, with reasons: the first from its hold, all from artifacts."""
     objects = (guards.hold or {}).get("objects")
     for one in objects if isinstance(objects, list) else ():
         if isinstance(one, dict):

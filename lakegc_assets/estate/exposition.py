@@ -20,16 +20,16 @@ from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.sweep.ledger import DONE
 
 _THREADS: Final = 4
-#: What became of an object of a sweep.
+#: Outcomes of an object in a sweep.
 OUTCOMES: Final = (*DONE, "failed")
-#: Of a repository: the values of the labels, and behind them that of the sample.
+#: Samples of a repository: the values of the labels, then the value of the sample.
 _Samples = Callable[[RepositoryMetrics], Iterable[tuple[Any, ...]]]
-#: Name, help, labels beside ``repository``, and samples.
+#: Name, help, labels in addition to ``repository``, and samples.
 _Described = tuple[str, str, tuple[str, ...], _Samples]
 
 
 def _pair(name: str, help_: str, samples: _Samples, *labels: str) -> tuple[_Described, _Described]:
-    """Two gauges of samples whose values are totals, None where unknown: objects, and bytes."""
+    """Two gauges, objects and bytes, of samples whose values are totals; None if unknown."""
 
     def of(part: str) -> _Samples:
         return lambda row: [
@@ -87,7 +87,7 @@ _GAUGES: Final[tuple[_Described, ...]] = (
      lambda r: [
          (name, *kind.split(" ", 1), count)
          for name, one in r.stages.items()
-         # Older ones do not tell.
+         # Older records have no such fact.
          for kind, count in sorted(one.facts.get("requests_by_kind", {}).items())
      ]),
     ("compared_objects", ("Objects of the last mark and of the one of lakeFS's collector that it "
@@ -108,12 +108,12 @@ _COUNTERS: Final[tuple[_Described, ...]] = (
 
 @dataclass(frozen=True, eq=False)
 class EstateMetrics(Collector):
-    """The metrics of all repositories, as Prometheus's library asks for them.
+    """The metrics of all repositories, as a collector of Prometheus's client library.
 
     Attributes:
-        repositories: metrics of each.
-        at: when the artifacts were read.
-        problems: what could not be looked at.
+        repositories: metrics of each repository.
+        at: time when the artifacts were read.
+        problems: reasons why something could not be read.
         component: name of the component of these repositories, or empty.
     """
 
@@ -168,11 +168,11 @@ def estate_metrics(
     *,
     known: OldRuns | None = None,
 ) -> EstateMetrics:
-    """The metrics of all repositories that are known or have left artifacts.
+    """The metrics of all repositories that are known or have artifacts.
 
-    ``names`` are in the result in any case; ``mode_of`` gives the mode (``approval.MODES``) in
-    which marks of a repository are swept that nobody asked for, ``max_age_of`` its ``max_age_s``;
-    ``known`` has the old runs that earlier calls have read.
+    ``names`` are always in the result. ``mode_of``: the mode (``approval.MODES``) of a repository,
+    in which marks are swept that no person started. ``max_age_of``: its ``max_age_s``. ``known``:
+    old runs that earlier calls have read.
     """
     found, problems = known_names(root, names)
 
@@ -186,12 +186,12 @@ def estate_metrics(
 
 
 def registry_of(collector: Collector) -> CollectorRegistry:
-    """A registry with nothing else: neither Python's metrics nor those of this process."""
+    """A registry with only this collector, without metrics of Python and of this process."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
     return registry
 
 
 def text_of(collector: Collector) -> bytes:
-    """Prometheus's text format."""
+    """The metrics in Prometheus's text format."""
     return generate_latest(registry_of(collector))

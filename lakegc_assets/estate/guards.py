@@ -20,12 +20,10 @@ class Guards:
 
     Attributes:
         url: of the hold.
-        hold: what an alarm left there, as JSON values, empty for whatever else is there; None
-            without one.
-        lease: that somebody holds now; None without one.
-        problem: why nobody can tell whether there is a hold; empty where it was read.
-        lease_problem: why nobody can tell whether somebody holds the lease; empty where it was
-            read, or there is none.
+        hold: content of the hold as JSON values, empty for any other content; None without one.
+        lease: the lease that is held now; None without one.
+        problem: reason why the hold is unreadable; empty if it was read.
+        lease_problem: reason why the lease is unreadable; empty if it was read, or there is none.
     """
 
     url: str = ""
@@ -39,14 +37,14 @@ class Guards:
         return self.hold is not None and self.hold.get("run") == run
 
     def sweep_of(self, run: str) -> str:
-        """The short name of the sweep of this run that has the lease; empty where none has."""
+        """The short name of the sweep of this run that holds the lease; empty without one."""
         if self.lease is None or self.lease.owner.get("run") != run or "doing" in self.lease.owner:
             return ""
         return sweep_of(self.lease.token)
 
 
 def read_guards(namespace: str, stores: StoreConfig) -> Guards:
-    """Hold and lease of a repository; each is read once, and a failure becomes a problem."""
+    """Read the hold and the lease of a repository, each once; an error becomes a problem."""
     url = f"{namespace.rstrip('/')}/{HOLD}"
     try:
         store = open_store(namespace, replace(stores, max_attempts=1))
@@ -64,7 +62,7 @@ def _held_lease(store: ObjectStore) -> LeaseRecord | None:
     """The lease if it is held now; None if there is none, or its owner has ended.
 
     Raises:
-        LakegcError: nobody can tell.
+        LakegcError: the lease is unreadable.
     """
     try:
         lease = read_lease(store)

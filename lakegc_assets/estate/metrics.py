@@ -24,7 +24,7 @@ from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, Manifest, is_
 from lakegc_assets.sweep.ledger import ASSET as SWEPT
 from lakegc_assets.sweep.totals import DELETED, read_totals
 
-#: The stages that have durations; ``storage_attribution`` stands beside the mark.
+#: The stages that have durations; ``storage_attribution`` is not a part of the mark.
 STAGES: Final = (*MARK_ASSETS, "storage_attribution", SWEPT)
 
 
@@ -33,18 +33,18 @@ class RepositoryMetrics:
     """Metrics of one repository. Unknown values are None, or absent.
 
     Attributes:
-        standing: how it stands.
-        deleted: by all of its sweeps, pruned ones and those that were killed too, whether it was
-            put back or not: never less than before. None where a run cannot be read.
-        swept: what became of the objects of the sweep that recorded something last, by outcome.
-        spared: objects that nothing holds and that the last mark leaves alone.
-        stages: of the last mark, and of the last finished sweep, by name: the manifest of each.
-        compared: objects of the last mark and of the one of lakeFS's collector that it was compared
-            with, by who names them: ``both``, ``ours``, ``theirs``. Empty where it was not.
+        standing: the state of the repository.
+        deleted: total of all its sweeps, also pruned and killed ones, and also of objects that were
+            put back: it never decreases. None if a run cannot be read.
+        swept: totals of the sweep that recorded something last, by outcome.
+        spared: objects that nothing holds and that the last mark spares.
+        stages: manifests of the stages of the last mark, and of the last finished sweep, by name.
+        compared: objects of the last mark and of the mark of lakeFS's collector with which it was
+            compared, by who names them: ``both``, ``ours``, ``theirs``. Empty without a comparison.
         engine: of the last mark: embedded or spark.
-        unreadable: runs that cannot be read.
-        problems: why something of it is not known, in sentences.
-        max_age_s: seconds without a mark after which it is stale; None where it is not collected.
+        unreadable: number of unreadable runs.
+        problems: reasons why some values are not known, in sentences.
+        max_age_s: seconds without a mark after which it is stale; None if it is not collected.
     """
 
     standing: Standing
@@ -71,10 +71,10 @@ def repository_metrics(
     try:
         runs = read_changed_runs(root, repository, known or OldRuns(), now)
         stands = standing_of(repository, runs, mode, now)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the others have their metrics
+    except Exception as error:  # noqa: BLE001 - no error may hide the metrics of other repositories
         because = f"its artifacts cannot be read: {error}"
         return RepositoryMetrics(Standing(repository, UNREADABLE, because), problems=[because])
-    # What was pruned while the runs were read is in the totals by now, with its attempt.
+    # If a run was pruned while the runs were read, it is in the totals by now, with its attempt.
     deleted, problems = _deleted(root, repository, runs)
     if stands.state == UNREADABLE:
         problems.append(stands.because)
@@ -88,7 +88,7 @@ def repository_metrics(
         sum(last.candidates.facts["spared"].values()) if last and last.candidates else None,
         _stages(runs, last),
         _compared(report.get("compared", {})),
-        # Older reports say nothing of it.
+        # Older reports lack the engine.
         str(report.get("engine", "")).partition(" ")[0] or None,
         len(_unreadable(runs)),
         problems,
@@ -96,11 +96,11 @@ def repository_metrics(
 
 
 def _deleted(root: ArtifactRoot, repository: str, runs: Runs) -> tuple[Total | None, list[str]]:
-    """Totals of all sweeps; None, with the reasons, where a part cannot be read.
+    """Totals of all sweeps; None, with the reasons, if a part cannot be read.
 
-    A smaller total would look as if the counter had begun anew, and be counted twice.
+    A smaller total would look like a restart of the counter, and then be counted twice.
     """
-    # Read after the runs: what a prune has removed since is in it.
+    # Read after the runs, so that it includes runs that a prune has removed since.
     try:
         pruned = read_totals(root, repository)
     except LakegcError as error:
@@ -122,7 +122,7 @@ def _deleted(root: ArtifactRoot, repository: str, runs: Runs) -> tuple[Total | N
 
 
 def _unreadable(runs: Runs) -> list[Unread]:
-    """The unreadable runs; the remains of a prune in progress are no run."""
+    """The unreadable runs, without the remains of a prune in progress."""
     return [one for one in runs.unread if not isinstance(one.error, RefusedError)]
 
 
@@ -137,7 +137,7 @@ def _compared(found: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _stages(runs: Runs, last: RunManifests | None) -> dict[str, Manifest]:
-    """The manifest of each stage, where it can be read."""
+    """The manifest of each stage, if it is readable."""
     manifests: list[Manifest] = []
     if last is not None:
         for asset in STAGES[:-1]:

@@ -1,4 +1,4 @@
-"""Notices to people, posted in the form that a chat shows, or mailed.
+"""Notices to people, mailed, or posted in the form that a chat shows.
 
 A sensor keeps an undelivered notice in its cursor for a day. A process that is killed after a
 delivery and before the cursor is written delivers the notice twice.
@@ -26,19 +26,19 @@ from requests import post as send
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.run.bounds import Bounds
 
-#: In which notices are posted.
+#: Forms in which notices are posted.
 FORMS: Final = ("auto", "json", "slack", "teams")
-#: Dagster gives a tick 60 s: what is begun within the first 20 ends before that.
+#: Seconds in which a tick begins deliveries: Dagster ends a tick after 60 s.
 _BUDGET_S: Final = 20
 _ATTEMPTS: Final = 3
-#: The first digit of the status of what a server has taken.
+#: First digit of the status of a notice that a server has accepted.
 _TAKEN: Final = 2
-#: To reach the server, and between parts of its answer.
+#: Seconds to reach the server, and between parts of its answer.
 _TIMEOUTS_S: Final = (3, 5)
 _MAIL_TIMEOUT_S: Final = 8
-#: For how long it is tried to deliver a notice.
+#: Time for which the delivery of a notice is tried.
 _LIFETIME: Final = timedelta(days=1)
-#: Hosts at which Slack takes notices, and the ends of those at which Teams does.
+#: Hosts of Slack that accept notices, and ends of those of Teams.
 _SLACK: Final = ("hooks.slack.com", "hooks.slack-gov.com")
 _TEAMS: Final = (".webhook.office.com", ".logic.azure.com", ".api.powerplatform.com")
 
@@ -60,7 +60,7 @@ def document(
 ) -> Document:
     """A notice of an event (failed, waiting, stale, wave, sensor, or schedule), as JSON values.
 
-    ``link`` leads to a page of Dagster's interface; ``values`` are other facts, by name.
+    ``link``: to a page of Dagster's interface. ``values``: other facts, by name.
     """
     lines = (title, sentence, f"What to do: {what_to_do}", link)
     return {
@@ -75,11 +75,11 @@ def document(
 
 
 class Outbox:
-    """Notices that wait for their delivery, as the cursor of a sensor has them.
+    """Notices that wait for their delivery, as the cursor of a sensor keeps them.
 
     Attributes:
-        waiting: entries as JSON values, by their keys.
-        ways: of delivery; one of an entry that is not among them any more is left out.
+        waiting: entries as JSON values, by key.
+        ways: methods of delivery; methods of an entry that are not in them are skipped.
     """
 
     def __init__(self, ways: Mapping[str, Way], waiting: Mapping[str, Any], now: datetime) -> None:
@@ -90,7 +90,7 @@ class Outbox:
         self._problems: list[str] = []
 
     def add(self, key: str, **content: object) -> None:
-        """Let a notice wait: its ``document``, or what it is made of when it is delivered."""
+        """Add a notice: its ``document``, or the content from which it is made at its delivery."""
         self.waiting[key] = {**content, "since": self._now.isoformat(), "ways": list(self.ways)}
 
     def deliver(
@@ -98,8 +98,8 @@ class Outbox:
     ) -> None:
         """Deliver waiting notices while there is time, and remove the delivered ones.
 
-        ``make`` gives the notice of a key and a message, or None where there is none any more;
-        without it, entries hold their notices.
+        ``make``: makes the notice of a key and a message, or returns None if there is none any
+        more; without it, entries contain their notices.
         """
         deadline = monotonic() + _BUDGET_S
         for key in list(self.waiting):
@@ -116,7 +116,7 @@ class Outbox:
                     self._problems.append(str(error) or type(error).__name__)
                     left.append(way)
             if left and self._now - datetime.fromisoformat(one["since"]) < _LIFETIME:
-                # At the end, so that others come before it at the next tick.
+                # It moves to the end, so that the next tick tries others first.
                 self.waiting[key] = {**one, "ways": left}
             elif left:
                 said = self._problems[-1]
@@ -131,22 +131,22 @@ class Outbox:
 
 
 def post(url: str, document: Document, form: str = "auto") -> None:
-    """Post a notice as JSON in a form, see ``in_form``; tried three times.
+    """Post a notice as JSON in a form, see ``in_form``; three tries.
 
     Raises:
-        NoticeError: the server does not take it.
+        NoticeError: the server does not accept it.
     """
     body = in_form(document, _form_at(url) if form == "auto" else form)
     said = ""
     for _ in range(_ATTEMPTS):
         try:
-            # Behind a redirection it would be asked for something, and receive nothing.
+            # A client repeats a redirected POST as GET, without the notice.
             with send(
                 url, json=body, timeout=_TIMEOUTS_S, allow_redirects=False, stream=True
             ) as answer:
                 status = answer.status_code
         except requests.RequestException as error:
-            # Its text may hold the URL, which may hold a secret.
+            # Its text may contain the URL, which may contain a secret.
             said = type(error).__name__
             continue
         if status // 100 == _TAKEN:
@@ -165,8 +165,8 @@ def _form_at(url: str) -> str:
 def in_form(document: Document, form: str) -> Document:
     """A notice in the form that its receiver shows.
 
-    The form json has all of it, with the field ``text`` that most chats show; slack that alone;
-    teams is an adaptive card.
+    json: all fields; most chats show the field ``text``. slack: only this field. teams: an
+    adaptive card.
     """
     if form == "slack":
         return {"text": escape(document["text"], quote=False)}
@@ -174,10 +174,10 @@ def in_form(document: Document, form: str) -> Document:
 
 
 def _card(document: Document) -> Document:
-    """An adaptive card in a message, as Teams takes it.
+    """An adaptive card in a message, as Teams accepts it.
 
-    Its texts are runs, in which nothing is Markdown: they hold names and words of others, who could
-    make links of them.
+    Its texts are text runs, in which Teams reads no Markdown: names and words of others could
+    otherwise become links.
     """
     parts = (document["sentence"], f"What to do: {document['what_to_do']}")
     card: Document = {
@@ -198,7 +198,7 @@ def _card(document: Document) -> Document:
 
 
 def _plain(text: str, **style: str) -> Document:
-    """A paragraph of a card that shows a text as it is."""
+    """A paragraph of a card that shows a text unchanged."""
     return {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text, **style}]}
 
 
@@ -224,7 +224,7 @@ class MailServer(BaseModel):
         return self
 
     def password(self) -> str:
-        """The value of its variable, or a ``ConfigurationError`` where that is not set."""
+        """The value of its environment variable; a ``ConfigurationError`` if that is not set."""
         password = os.environ.get(self.password_variable or "")
         if password is None:
             raise ConfigurationError(
@@ -235,10 +235,10 @@ class MailServer(BaseModel):
 
 
 def mail(server: MailServer, document: Document) -> None:
-    """Send a notice as mail, to the configured addresses and the owners that have one.
+    """Send a notice as mail, to the configured addresses and to owners with an address.
 
     Raises:
-        NoticeError: the server does not take it.
+        NoticeError: the server does not accept it.
     """
     message = EmailMessage()
     message["Subject"] = f"lakegc: {document['title']}"
@@ -253,7 +253,8 @@ def mail(server: MailServer, document: Document) -> None:
     try:
         with SMTP(server.host, server.port, timeout=_MAIL_TIMEOUT_S) as open_server:
             if server.starttls:
-                # Without a context smtplib takes any certificate, and the password goes to anybody.
+                # Without a context smtplib accepts any certificate, and anybody could get the
+                # password.
                 open_server.starttls(context=ssl.create_default_context())
             if server.user:
                 open_server.login(server.user, server.password())

@@ -41,7 +41,7 @@ UNREADABLE: Final = "unreadable"
 WAITING: Final = "waiting for approval"
 APPROVED: Final = "approved"
 NEVER_RUN: Final = "never run"
-#: The words for how a repository stands, those first that need a person.
+#: The states of a repository; those that need a person come first.
 STATES: Final = (
     ON_HOLD,
     UNREADABLE,
@@ -56,20 +56,20 @@ STATES: Final = (
     RESTORED,
     NEVER_RUN,
 )
-#: States in which somebody has to do something.
+#: States in which a person has to act.
 PERSON: Final = STATES[:5]
 _REPOSITORIES: Final = 4
 _NO_RUNS: Final[Mapping[str, OldRun]] = MappingProxyType({})
 _RUNS: Final = 8
-#: A run is read again after once to twice this time, so that not all of them are at once.
+#: A run is read again after one to two times this time, so that not all are read at once.
 _AGAIN: Final = timedelta(hours=1)
-#: So many of the runs that were begun last are read each time.
+#: Number of the latest runs that are read each time.
 _NEWEST: Final = 3
 
 
 @dataclass(frozen=True)
 class Freed:
-    """Totals of one sweep: objects and bytes deleted, and when the last was recorded."""
+    """Totals of one sweep: deleted objects and bytes, and the time of the last record."""
 
     run: str
     at: datetime
@@ -85,16 +85,16 @@ class Standing:
         repository: its name.
         state: one of ``STATES``.
         because: a sentence about the state.
-        run: that the state is about; None where there is none.
-        objects: that the store held when it was listed last, without those that were deleted by
-            the sweep of that listing's mark; None where nobody has listed it.
-        size: of these, in bytes.
-        garbage: objects that the last published mark names and no sweep of it is done with; None
-            without a mark.
-        garbage_size: of these, in bytes.
-        last_mark: when the last published mark was finished.
-        last_sweep: when the last sweep was finished.
-        freed: what each sweep deleted, in the order of time.
+        run: id of the run that the state is about; None without one.
+        objects: number in the last complete listing, without those that sweeps have deleted since;
+            None without a listing.
+        size: bytes of these objects.
+        garbage: number of objects of the last published mark that no sweep of it has finished
+            with; None without a mark.
+        garbage_size: bytes of these objects.
+        last_mark: time when the last published mark finished.
+        last_sweep: time when the last sweep finished.
+        freed: deleted objects of each sweep, in the order of time.
     """
 
     repository: str
@@ -124,8 +124,8 @@ class OldRun(NamedTuple):
 
     Attributes:
         attempt: the id of the present one.
-        state: how far its sweep came; None where none was begun.
-        restoring: what was restored through it; None where nothing was.
+        state: the state of its sweep; None if none was begun.
+        restoring: the objects that were restored through it; None without any.
     """
 
     attempt: str
@@ -135,21 +135,21 @@ class OldRun(NamedTuple):
 
 @dataclass(frozen=True)
 class OldRuns:
-    """The old runs that a process knows, each with the time at which it is to be read again.
+    """The old runs that a process knows, each with the time at which it must be read again.
 
-    Hardly any of them changes any more. A few values are kept of each, so that a repository may
-    have thousands.
+    Old runs hardly ever change. Only a few values of each are kept, so that a repository may have
+    thousands of them.
     """
 
     _known: dict[str, Mapping[str, tuple[OldRun, datetime]]] = field(default_factory=dict)
 
     def of(self, repository: str, now: datetime) -> dict[str, OldRun]:
-        """The old runs of a repository that need not be read again yet."""
+        """The old runs of a repository that do not have to be read again yet."""
         known = self._known.get(repository, {})
         return {run: one for run, (one, until) in known.items() if now < until}
 
     def keep(self, repository: str, old: Mapping[str, OldRun], now: datetime) -> None:
-        """Keep these runs of a repository, and no others."""
+        """Keep these old runs of a repository, and drop all others."""
         before = self._known.get(repository, {})
 
         def until(run: str, one: OldRun) -> datetime:
@@ -165,12 +165,12 @@ class Runs:
     """The artifacts of the runs of a repository.
 
     Attributes:
-        read: those that can be read, the one that was begun last as the last.
-        unread: the others.
-        guards: what stops sweeps of the repository.
-        states: how far each came that a sweep was begun of, by its id.
-        restoring: those through which something was restored, if a sweep was begun of any.
-        old: those that were read before, and not now.
+        read: readable runs, in the order in which they were begun.
+        unread: unreadable runs.
+        guards: the hold and the lease of the repository.
+        states: state of each run with a begun sweep, by run id.
+        restoring: runs through which objects were restored, if any sweep was begun.
+        old: runs that were read before, and not now.
     """
 
     read: Sequence[RunManifests]
@@ -182,17 +182,17 @@ class Runs:
 
     @property
     def attempts(self) -> dict[str, str]:
-        """The present attempt of each that can be read, by its id."""
+        """The present attempt of each readable run, by run id."""
         read = {one.attempt.run: one.attempt.attempt for one in self.read}
         return read | {run: one.attempt for run, one in self.old.items()}
 
     def state(self, one: RunManifests) -> RunState:
-        """The state of one of ``read``."""
+        """The state of a run of ``read``."""
         return self.states.get(one.attempt.run) or run_state(one, self.guards, self.restoring)
 
     @property
     def marks(self) -> list[RunManifests]:
-        """The runs whose mark is published, the one that was finished last as the last."""
+        """The runs with a published mark, in the order in which the marks finished."""
         return sorted((one for one in self.read if one.report), key=lambda r: _finished(r.report))
 
 
@@ -201,8 +201,8 @@ def estate(
 ) -> tuple[list[Standing], list[str]]:
     """The states of all repositories that are known or have artifacts; and the problems.
 
-    ``names`` have a row in any case; ``mode_of`` gives the mode (``approval.MODES``) in which
-    marks of a repository are swept that nobody asked for.
+    ``names`` always have a row. ``mode_of``: the mode (``approval.MODES``) of a repository, in
+    which marks are swept that no person started.
     """
     found, notes = known_names(root, names)
     return standings(root, found, mode_of, now), notes
@@ -240,10 +240,10 @@ def known_names(root: ArtifactRoot, names: Collection[str]) -> tuple[list[str], 
 def standing(
     root: ArtifactRoot, repository: str, mode: str, now: datetime, *, checked: bool = False
 ) -> Standing:
-    """Read the state of one repository; ``unreadable`` with the reason where it is unknown.
+    """Read the state of one repository; ``unreadable`` with the reason if it is unknown.
 
-    ``mode`` is one of ``approval.MODES``; with ``checked``, runs are left out whose marks have
-    not come to their checks.
+    ``mode``: one of ``approval.MODES``. ``checked``: ignore runs whose marks have no candidates
+    yet.
     """
     if not is_name(repository):
         return Standing(
@@ -251,14 +251,14 @@ def standing(
         )
     try:
         return standing_of(repository, read_runs(root, repository), mode, now, checked=checked)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the others have their rows
+    except Exception as error:  # noqa: BLE001 - no error may hide the rows of other repositories
         return Standing(repository, "unreadable", f"its artifacts cannot be read: {_said(error)}")
 
 
 def read_runs(root: ArtifactRoot, repository: str, old: Mapping[str, OldRun] = _NO_RUNS) -> Runs:
     """Read the artifacts of the runs of a repository.
 
-    ``old``: runs that are not read, since they were before.
+    ``old``: runs that were read before, and are not read again.
 
     Raises:
         StorageError: the store of the artifacts does not answer.
@@ -279,9 +279,9 @@ def read_runs(root: ArtifactRoot, repository: str, old: Mapping[str, OldRun] = _
 
 
 def read_changed_runs(root: ArtifactRoot, repository: str, known: OldRuns, now: datetime) -> Runs:
-    """As ``read_runs``, but for old runs that ``known`` has; what becomes old is kept there.
+    """Read runs as ``read_runs`` does, without the old runs of ``known``; add new old runs to it.
 
-    Those are never old that are the last of some kind, and those of which a sweep has not finished.
+    A run is never old if it is the last one of some kind, or has an unfinished sweep.
     """
     runs = read_runs(root, repository, known.of(repository, now))
     swept = [one for one in runs.read if one.swept is not None]
@@ -301,7 +301,7 @@ def read_changed_runs(root: ArtifactRoot, repository: str, known: OldRuns, now: 
 
 
 def runs_by_begin(root: ArtifactRoot, repository: str) -> list[RunManifests | Unread]:
-    """Read the manifests of the runs of a repository, the one that was begun last as the last.
+    """Read the manifests of the runs of a repository, in the order in which they were begun.
 
     Raises:
         StorageError: the store of the artifacts does not answer.
@@ -318,7 +318,7 @@ def _by_begin(
 def standing_of(
     repository: str, found: Runs, mode: str, now: datetime, *, checked: bool = False
 ) -> Standing:
-    """The state of a repository by its runs; for the arguments see ``standing``."""
+    """The state of a repository, from its runs; for the arguments see ``standing``."""
     runs = [one for one in found.read if one.candidates is not None or not checked]
     states, marks = found.states, found.marks
     state, because, run = _state(repository, runs, found, mode, now)
@@ -345,7 +345,7 @@ def standing_of(
 
 
 def _guards(root: ArtifactRoot, runs: Sequence[RunManifests]) -> Guards:
-    """The guards of the namespace of the last run; none before there was a mark."""
+    """The guards of the namespace of the last run; empty before the first mark."""
     last = next((one.candidates for one in reversed(runs) if one.candidates is not None), None)
     return Guards() if last is None else read_guards(last.namespace, root.stores)
 
@@ -358,12 +358,12 @@ def _read(root: ArtifactRoot, repository: str, run: str) -> RunManifests | Unrea
     try:
         attempt = root.attempt(repository, run)
         return RunManifests.of(attempt)
-    except Exception as error:  # noqa: BLE001 - it is told in the row
+    except Exception as error:  # noqa: BLE001 - the row shows the error
         return Unread(run, error, None if attempt is None else attempt.attempt)
 
 
 def _begun(one: RunManifests | Unread) -> str:
-    """The id of an attempt, which sorts by time; behind all others where it is not known."""
+    """The id of an attempt, which sorts by time; an unknown one sorts after all others."""
     if isinstance(one, RunManifests):
         return one.attempt.attempt
     return one.attempt or "~"
@@ -378,9 +378,9 @@ def _finished(manifest: Manifest | None) -> datetime:
 def _held(
     runs: Sequence[RunManifests], states: Mapping[str, RunState]
 ) -> tuple[int | None, int | None]:
-    """Objects and bytes of the last listing of all that the store held, without what is gone.
+    """Objects and bytes of the last complete listing, without those that are gone since.
 
-    Several sweeps may name the same objects: what one deleted another one found missing.
+    Several sweeps may name the same objects: one deletes an object, and another finds it missing.
     """
     for one in reversed(runs):
         if one.candidates is not None and one.candidates.mode != "committed":
@@ -416,7 +416,7 @@ def _garbage(last: RunManifests, states: Mapping[str, RunState]) -> Total:
 def _state(
     repository: str, runs: Sequence[RunManifests], found: Runs, mode: str, now: datetime
 ) -> tuple[str, str, str | None]:
-    """State, sentence, and the run that they are about."""
+    """State, sentence, and the run that both are about."""
     if (held := _on_hold(repository, runs, found)) is not None:
         return held
     unread = found.unread
@@ -436,7 +436,7 @@ def _state(
 def _on_hold(
     repository: str, runs: Sequence[RunManifests], found: Runs
 ) -> tuple[str, str, str | None] | None:
-    """The hold of a repository, or where nobody can tell the last alarm without a later sweep."""
+    """The hold of a repository; if it is unreadable, the last alarm without a later sweep."""
     guards = found.guards
     if guards.hold is not None:
         run = guards.hold.get("run")
@@ -455,7 +455,7 @@ def _on_hold(
 
 
 def _of(last: RunManifests, found: RunState, mode: str, now: datetime) -> tuple[str, str]:
-    """State and sentence of a repository by the last of its runs, as far as that came."""
+    """State and sentence of a repository, from the last of its runs."""
     if found.state != MARKED or last.report is None or last.is_of_another_version:
         return found.state, found.because
     attempt, name = last.attempt, f"mark {last.attempt.run}"

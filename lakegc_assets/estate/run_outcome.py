@@ -30,10 +30,10 @@ from lakegc_assets.sweep.approval import when
 from lakegc_assets.sweep.status import Restored
 from lakegc_assets.sweep.totals import deleted_in, space_in, space_lines
 
-#: Facts of manifests that an outcome shows as they are.
+#: Facts of manifests that an outcome shows unchanged.
 _LISTED = ("listed", "listed_bytes", "skipped_slices", "outside_data", "too_young", "spared")
 _MARKED = ("objects", "bytes", "breakdown", "largest", "files", "checks")
-#: Reasons of a sweep that a report has.
+#: Most reasons of a sweep that a report shows.
 _REASONS = 10
 
 
@@ -60,7 +60,7 @@ def outcome_of(attempt: AttemptArtifacts) -> dict[str, Any]:
 
 
 def _of_mark(attempt: AttemptArtifacts) -> dict[str, Any]:
-    """The part of ``outcome_of`` that a mark has left; ``undo`` is as it was then."""
+    """The part of ``outcome_of`` about the mark; ``undo`` is as it was at that time."""
     report = attempt.manifest("gc_report")
     candidates = attempt.manifest("deletion_candidates").facts
     committed = attempt.manifest("committed_addresses").facts
@@ -117,7 +117,7 @@ def _of_sweep(
 
 
 def _undo(at_mark: str | None, swept: Manifest | None, back: Restored | None) -> str | None:
-    """The possible or finished undo of a sweep; ``at_mark`` is that of its mark, if it has one."""
+    """The possible or finished undo of a sweep; ``at_mark``: as its mark recorded it, if so."""
     if back is not None and back.whole:
         return str(back)
     if swept is not None:
@@ -127,7 +127,7 @@ def _undo(at_mark: str | None, swept: Manifest | None, back: Restored | None) ->
 
 
 def _space(swept: Mapping[str, Any] | None, rows: pa.Table) -> dict[str, Any] | None:
-    """Freed and held space of deleted objects; None where nothing was deleted."""
+    """Freed and held space of deleted objects; None if nothing was deleted."""
     if not pc.any(pc.equal(rows["outcome"], "deleted")).as_py():
         return None
     recorded = (swept or {}).get("space") or {}
@@ -156,7 +156,7 @@ def commands_of(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def totals(found: dict[str, Any]) -> list[tuple[str, int, int]]:
-    """Objects and bytes that a mark has listed, or looked at; that it keeps; and that it names."""
+    """Objects and bytes of a mark: listed (or looked at), kept, and garbage."""
     listed, garbage = (found["listed"], found["listed_bytes"]), (found["objects"], found["bytes"])
     kept = (listed[0] - garbage[0], listed[1] - garbage[1])
     seen = "looked at" if found["mode"] == "committed" else "listed"
@@ -166,7 +166,7 @@ def totals(found: dict[str, Any]) -> list[tuple[str, int, int]]:
 def done_by_sweep(found: dict[str, Any]) -> Iterator[tuple[str, str, int, int | None]]:
     """Each outcome of a sweep and its parts: outcome, part, objects, bytes; the whole has no part.
 
-    The bytes of a part are None where nobody has counted them.
+    The bytes of a part are None if they are not counted.
     """
     for outcome, total in found["outcomes"].items():
         name = outcome.replace("_", " ")
@@ -184,7 +184,7 @@ def done_by_sweep(found: dict[str, Any]) -> Iterator[tuple[str, str, int, int | 
 
 
 def places(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """The URLs of a run, and how it was computed and can be undone."""
+    """The places of a run, its engine, and the possible undo."""
     known = [(name, found[name]) for name in ("artifacts", "engine", "backup", "undo")]
     space = found["space"] and found["space"]["notice"]
     shown = [("mark", found["mark_url"]), *known, ("space", space)]
@@ -192,7 +192,7 @@ def places(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def kept_because(found: dict[str, Any]) -> list[tuple[str, int]]:
-    """The reasons to keep objects that nothing holds or nobody looked at, and objects of each."""
+    """Reasons why objects stay that nothing holds or that were not examined, with their number."""
     cutoff, adopted = datetime.fromisoformat(found["cutoff"]), found["adopted"]
     reasons = {
         f"not older than {cutoff:%Y-%m-%d %H:%M} UTC": found["too_young"],
@@ -200,13 +200,13 @@ def kept_because(found: dict[str, Any]) -> list[tuple[str, int]]:
         **found["spared"],
     }
     if adopted is not None:
-        # What a run of its own would have marked besides.
+        # Objects that our own mark would also have named.
         reasons[f"not named by mark {adopted['mark']}"] = adopted["not_named"]["objects"]
     return [(why, objects) for why, objects in reasons.items() if objects]
 
 
 def require_published(attempt: AttemptArtifacts) -> None:
-    """Refuse a mark that did not finish, with the check that stopped it if one did."""
+    """Refuse a mark that did not finish; the error names the check that stopped it, if any."""
     if attempt.has("gc_report"):
         return
     text = f"mark {attempt.run!r} of {attempt.repository!r} did not finish"

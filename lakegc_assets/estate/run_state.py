@@ -36,7 +36,7 @@ STOPPED: Final = "stopped in its sweep"
 ON_HOLD: Final = "on hold"
 SWEPT: Final = "swept"
 RESTORED: Final = "restored"
-#: Why what a try may have deleted is recorded as missing.
+#: Detail of objects that are recorded as missing, and that an earlier try may have deleted.
 DELETED_OR_MISSING: Final = "deleted or missing: the try before was killed while it deleted"
 
 
@@ -56,13 +56,13 @@ class RunState:
 
     Attributes:
         state: one of the words above.
-        because: what is to be known of it, in sentences without the last full stop.
-        outcomes: what its sweep has recorded, by outcome.
-        marked: what its mark names; nothing where it is not published.
-        command: what goes on with it; empty where nothing does, or a person is to look first.
-        recorded: when the last of the outcomes was; None without any.
-        restored: what was brought back of what its sweep deleted; None where nothing was.
-        unread: why nobody can tell what its sweep has recorded; empty where that was read.
+        because: sentences about the state, without the last full stop.
+        outcomes: totals that its sweep has recorded, by outcome.
+        marked: total of its mark; nothing if that is not published.
+        command: the command that continues it; empty if none does, or a person must look first.
+        recorded: time of the last recorded outcome; None without any.
+        restored: swept objects that were brought back; None without any.
+        unread: reason why the records of its sweep are unreadable; empty if they were read.
     """
 
     state: str
@@ -94,7 +94,7 @@ class RunState:
 
     @property
     def still_deleted(self) -> Total:
-        """The gone objects that the sweep itself has deleted."""
+        """The objects of ``gone`` that the sweep itself has deleted."""
         return Total(*map(min, self.deleted, self.gone))
 
     @property
@@ -109,7 +109,7 @@ class RunState:
 
     @property
     def locked(self) -> Total:
-        """Objects that the store refused to delete, since they are locked."""
+        """Objects that the store refused to delete, because they are locked."""
         return self._total(("locked",))
 
     def _total(self, names: Sequence[str]) -> Total:
@@ -126,8 +126,8 @@ class RunManifests:
         candidates: of ``deletion_candidates``.
         report: of ``gc_report``.
         swept: of ``swept_set``.
-        begun: a sweep that has not finished has left something.
-        alarm: when one has found that something is gone that is needed; None if none did.
+        begun: True if a sweep that has not finished has left files.
+        alarm: time of the last alarm about needed objects that are gone; None without one.
     """
 
     attempt: AttemptArtifacts
@@ -139,12 +139,12 @@ class RunManifests:
 
     @property
     def is_of_another_version(self) -> bool:
-        """True if a published mark is not swept, since its protection version differs."""
+        """True if the mark is published with another protection version, and so is not swept."""
         return self.report is not None and self.report.protection != PROTECTION_VERSION
 
     @classmethod
     def of(cls, attempt: AttemptArtifacts) -> RunManifests:
-        """Read them.
+        """Read the manifests of an attempt.
 
         Raises:
             IntegrityError: one is damaged.
@@ -174,7 +174,7 @@ def run_state(
 ) -> RunState:
     """Derive the state of a run from its artifacts and the guards of its repository.
 
-    ``others``: the runs of the repository that restored something; None to look for them.
+    ``others``: the runs of the repository that restored something; None to read them.
 
     Raises:
         IntegrityError: the record of its checks is damaged.
@@ -191,7 +191,7 @@ def run_state(
     known = replace(_recorded(found), marked=marked)
     known = replace(known, **_of_published(found, guards, _how_far(found, known)))
     back = None
-    # Where nobody can read what was restored, the state is said without it.
+    # If nobody can read what was restored, the state omits it.
     with suppress(LakegcError):
         back = restored(found.attempt, others) if known.outcomes else None
     if back is None:
@@ -203,7 +203,7 @@ def run_state(
 def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str, Any]:
     """State, sentences and command of a published mark.
 
-    ``how_far`` is how far its sweep came, as a sentence without its full stop.
+    ``how_far``: the progress of its sweep, as a sentence without its full stop.
     """
     run = found.attempt.run
     if guards.hold_is_about(run) or (guards.problem and found.alarm is not None):
@@ -216,7 +216,7 @@ def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str
     tried = last_try(found.attempt)
     command = tried.command if tried else sweep_command(found.attempt)
     if guards.hold is not None:
-        # By another mark's alarm, or nobody knows whose: this one must not be swept either.
+        # The alarm is of another mark, or of an unknown one: this mark must not be swept either.
         command = ""
     then = f"`{command}` goes on" if command else no_sweep(found.attempt.repository)
     if found.is_of_another_version:
@@ -233,13 +233,13 @@ def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str
 
 
 def sweep_command(attempt: AttemptArtifacts) -> str:
-    """The command that sweeps a published mark under the settings that it was made with."""
+    """The command that sweeps a published mark with the settings of that mark."""
     settings = recorded_settings(attempt)
     return command_line("sweep", attempt.repository, "--run", attempt.run, settings=settings)
 
 
 def _stopped(run: str, tried: SweepTry | None) -> str:
-    """A sentence, without its full stop, about a sweep that has stopped, with the reason."""
+    """A sentence, without its full stop, about a stopped sweep, with the reason."""
     since = f" of {tried.begun:%Y-%m-%d %H:%M} UTC" if tried else ""
     why = "its process is gone, killed perhaps, and has recorded no reason"
     if tried and tried.ended:
@@ -248,7 +248,7 @@ def _stopped(run: str, tried: SweepTry | None) -> str:
 
 
 def _on_hold(attempt: AttemptArtifacts, guards: Guards) -> str:
-    """The alarm and what it stops, in sentences."""
+    """The alarm, and the sweeps that it stops, in sentences."""
     hold = guards.hold or {}
     alarm = str(hold.get("alarm") or f"objects of mark {attempt.run!r} are gone, and are needed")
     if guards.problem:

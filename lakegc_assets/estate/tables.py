@@ -1,6 +1,6 @@
 """Histories, rows of tables and plotted figures of marks, sweeps and storage.
 
-Dagster and pages show the same ones; the names of figures stay as they are.
+Dagster and pages show the same data. The names of figures never change, since Dagster plots them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lakegc_assets.run.history import earlier
 from lakegc_assets.sweep.ledger import ASSET
 from lakegc_assets.wording import a_month, human_bytes
 
-#: Weeks that are shown, the last ones.
+#: Number of weeks that are shown, up to the present one.
 _WEEKS: Final = 26
-#: Repositories that are shown by themselves; the rest are one.
+#: Most repositories that are shown; the last place is for all others together.
 _NAMED: Final = 8
-#: How the dimensions of a report are called, and those that are ages.
+#: Names of a report's dimensions, by the names of their tables; and the dimensions that are ages.
 _DIMENSIONS: Final = {
     **{name: name for name in ("reason", "branch rule", "slice age")},
     "age": "age in days",
@@ -30,15 +30,15 @@ _DIMENSIONS: Final = {
 _BY_DAYS: Final = ("slice age", "age in days")
 #: Upper ends of the classes of ages, in days.
 _AGES: Final = (7, 30, 90, 180, 365, 730)
-#: Marks that are shown, the last ones.
+#: Number of marks that are shown, up to the last one.
 MARKS: Final = 26
-#: Rows of tables that show the largest only.
+#: Most rows of tables that show only the largest.
 _MOST: Final = 10
 
 
 @dataclass(frozen=True)
 class MarkFigures:
-    """One mark: when it was finished, the bytes that it names, and those that its sweep deleted."""
+    """One mark: the time when it finished, the bytes that it names, and the bytes deleted of it."""
 
     at: datetime
     marked: int
@@ -48,9 +48,9 @@ class MarkFigures:
 def marks_over_time(
     root: ArtifactRoot, repository: str, namespace: str | None = None
 ) -> list[MarkFigures]:
-    """The last finished marks of a repository, the oldest first; damaged ones do not count.
+    """The last finished marks of a repository, the oldest first, without damaged ones.
 
-    None as ``namespace`` stands for any that the repository had.
+    ``namespace``: of the marks; None for each namespace that the repository had.
     """
     found: list[MarkFigures] = []
     for one in earlier(root, repository, "gc_report", namespace, but=""):
@@ -67,7 +67,7 @@ def marks_over_time(
 
 
 def last_weeks(now: datetime) -> list[date]:
-    """The Mondays of the weeks that are shown, the last one its own."""
+    """The Mondays of the weeks that are shown; the last one is that of the present week."""
     return [_monday(now) - timedelta(weeks=back) for back in reversed(range(_WEEKS))]
 
 
@@ -76,7 +76,7 @@ def freed_by_week(
 ) -> dict[str, Counter[date]]:
     """Bytes freed by repository and the Monday of the week, UTC.
 
-    ``freed`` has repository, end and bytes of each sweep; ``weeks`` the Mondays that count.
+    ``freed``: repository, end and bytes of each sweep. ``weeks``: the Mondays that count.
     """
     by: dict[str, Counter[date]] = {}
     for repository, at, size in freed:
@@ -86,7 +86,7 @@ def freed_by_week(
 
 
 def largest(by: Mapping[str, Counter[date]]) -> list[tuple[str, Counter[date]]]:
-    """The repositories that freed most, and all others as the last one."""
+    """The repositories that freed most, and all others together as the last entry."""
     order = sorted(by, key=lambda name: (-by[name].total(), name))
     few = order if len(order) <= _NAMED else order[: _NAMED - 1]
     shown = [(name, by[name]) for name in few]
@@ -110,8 +110,8 @@ def _monday(moment: datetime) -> date:
 class Table:
     """A table of text, whole numbers, and other values that its reader can show.
 
-    With ``cards``, a page shows each row as a card of its own on a narrow screen; ``note`` is about
-    all rows.
+    ``cards``: a page shows each row as a separate card on a narrow screen. ``note``: about all
+    rows.
     """
 
     columns: Sequence[str]
@@ -121,7 +121,7 @@ class Table:
 
 
 def report_tables(facts: Mapping[str, Any], marks: Sequence[MarkFigures]) -> dict[str, Table]:
-    """The tables of a report; ``marks`` are the last of the repository, the oldest first."""
+    """The tables of a report; ``marks``: the last marks of the repository, the oldest first."""
     rows = facts["breakdown"]
     paths = facts.get("largest_paths", {})
     largest_marked = [
@@ -144,7 +144,7 @@ def report_tables(facts: Mapping[str, Any], marks: Sequence[MarkFigures]) -> dic
     }
 
 
-#: Of storage by branch; with a price, the cost of what is freed follows.
+#: Columns of storage by branch; with a price, the cost of the freed bytes follows.
 BRANCH_COLUMNS: Final = ("branch", "only this one", "shared", "deleting it frees")
 
 
@@ -154,10 +154,10 @@ def storage_tables(
     paths: Sequence[Use],
     price: float | None,
 ) -> dict[str, Table]:
-    """The tables of attributed storage, with a price for a TB and month in money, too.
+    """The tables of attributed storage; with a price for a TB and month, also in money.
 
-    ``classes`` are of all that was listed: class, why, objects, bytes; ``branches`` and ``paths``
-    what is live and committed by branch and by outermost folder, the largest first.
+    ``classes``: class, reason, objects and bytes of all listed objects. ``branches`` and ``paths``:
+    live and committed storage by branch and by outermost folder, the largest first.
     """
     money = () if price is None else ("a month",)
     return {
@@ -181,7 +181,7 @@ def storage_tables(
 
 
 def class_table(classes: Iterable[Sequence[Any]], price: float | None) -> Table:
-    """Classes of objects: class, why, objects, bytes of each; with a price in money, too."""
+    """A table of classes of objects: class, reason, objects, bytes; with a price, also in money."""
     return Table(
         ("class", "objects", "size", *(() if price is None else ("a month",))),
         [
@@ -198,7 +198,7 @@ def class_name(name: str, why: str | None) -> str:
 
 
 def breakdown(rows: Iterable[Sequence[Any]], dimension: str) -> list[tuple[str, int, str]]:
-    """Key, objects and size of one dimension of a report; ages, which it has by days, by class."""
+    """Key, objects and size of one dimension of a report; ages in days are grouped in classes."""
     totals: dict[str, list[int]] = {}
     for name, key, objects, size in rows:
         if name == dimension:
@@ -209,7 +209,7 @@ def breakdown(rows: Iterable[Sequence[Any]], dimension: str) -> list[tuple[str, 
 
 
 def _age_class(key: str) -> str:
-    """The class of an age as a report names it: a number of days, or other words."""
+    """The class of an age, which a report gives as a number of days or in other words."""
     days, _, unit = key.partition(" ")
     if not days.isdecimal() or unit not in {"", "days"}:
         return key
@@ -217,12 +217,12 @@ def _age_class(key: str) -> str:
 
 
 def costs(size: int, price: float | None) -> tuple[str, ...]:
-    """The cost of bytes, as the last cell of a row; nothing without a price."""
+    """The cost of bytes, as the last cell of a row; no cell without a price."""
     return () if price is None else (a_month(size, price),)
 
 
 def branch_sizes(one: Use) -> tuple[str, str, str]:
-    """Sizes of what no other branch holds, what others hold too, and what a deletion frees."""
+    """Sizes: held by only this branch, held by others too, and freed if the branch is deleted."""
     only = one.only[1] if one.only else 0
     return (
         human_bytes(only) if one.only else "",
@@ -252,7 +252,7 @@ def mark_figures(facts: Mapping[str, Any]) -> dict[str, int | float]:
 
 
 def sweep_figures(facts: Mapping[str, Any]) -> dict[str, int | float]:
-    """Figures of a sweep, which Dagster plots; some are not in records of older sweeps."""
+    """Figures of a sweep, which Dagster plots; records of older sweeps lack some of them."""
     totals = {
         outcome: facts["outcomes"].get(outcome, {"objects": 0, "bytes": 0})
         for outcome in ("deleted", "spared", "locked", "put_back", "already_missing")
