@@ -2,8 +2,9 @@
 
 Large files are made once, by numpy, and kept in a folder: 1,000 ranges of 50,000 entries take
 minutes. Ranges are overlapping windows of the committed objects, like versions of a range: each
-object is in three or four. The tree of a commit has one window of each group of four. Its window is
-at most three places later than in the group before, so no two windows of a tree overlap.
+object is in three or four. The tree of a commit has one window of each group of four. From group to
+group, the place of that window in its group never falls, and it rises three times at most. So no
+two windows of a tree overlap.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A quarter of the objects was overwritten long ago and expired; the others are live on main. Objects
 are local files (``--store local``), or keys of versitygw, a real S3 server on this machine, which
 needs Go. With ``pages``, they exist only in prepared pages of listings, so that millions of them
-need no other resources; such objects are only marked. Memory is that of the collector: the servers
-are other processes.
+need no other resources; such objects are marked once, and not swept. Memory is that of the
+collector: the servers are other processes.
 
     python -m bench.collection --objects 1000000 --store versitygw
     python -m bench.collection --objects 10000000 --store pages

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 __all__ = ["GarbageCollection"]
 
-#: Epoch seconds at which this process, or the process that it was forked from, loaded the package.
+#: Epoch seconds when this process, or the process it was forked from, began to load the package.
 LOADED_AT: Final = time.time()
 
 

@@ -26,8 +26,8 @@ from lakegc_assets.engine.spark_session import (
     REQUIRED,
 )
 
-# Variables that add folders to Spark's class path, which prevents an archive, or that select
-# another Spark.
+# Variables that add folders to Spark's class path, of which no archive can be made, or that make
+# Spark run elsewhere.
 _UNSET: Final = (
     *("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH"),
     FILE_VARIABLE,

@@ -33,7 +33,7 @@ _PLAIN: Final = re.compile(r"[\w/.+@~-]+")
 
 
 def archive_options() -> str:
-    """Return the JVM options for the archive; empty if there is no archive of the user's own."""
+    """Return the JVM options for the archive; empty without an archive of this user or of root."""
     path = archive_path()
     if path is None or not os.access(path, os.R_OK):
         return ""

@@ -196,7 +196,7 @@ class VerifiedFiles:
                 before, or else the engine has failed.
 
         Raises:
-            IntegrityError: a file was replaced or changed, or is missing.
+            IntegrityError: a file was replaced or changed; or, with ``there``, it is missing.
         """
         for path, (store, part, identity) in self._compared.items():
             try:

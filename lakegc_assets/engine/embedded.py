@@ -236,7 +236,7 @@ def _typical_first(parts: Sequence[Part]) -> list[Part]:
 
 
 def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of a query; restores DuckDB's errors, which pyarrow converts to its own."""
+    """Yield a query's batches; restores DuckDB's errors, which pyarrow converts after the first."""
     try:
         yield from reader
     except OSError as error:

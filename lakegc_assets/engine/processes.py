@@ -86,8 +86,8 @@ def run_in_processes(
         inputs: one for each task.
         workers: largest number of processes.
         log: gets the number of finished tasks every few seconds.
-        stop: ends the other tasks after an interrupt or an error, and waits for their end; None
-            to kill their processes.
+        stop: tells the other tasks to end after an interrupt or an error, and this function waits
+            for them; None to kill their processes.
 
     Raises:
         LakegcError: a task raised it on purpose; of its kind.

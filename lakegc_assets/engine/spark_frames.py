@@ -47,8 +47,8 @@ _ROW_BYTES: Final = 64
 #: Bytes of a value; and how often a text is there: in the key and in the row.
 _VALUE_BYTES: Final = 8
 _TEXTS: Final = 2
-#: Settings that compute few rows in one job: each broadcast, and with adaptive execution each
-#: exchange, is a job of its own. Compiling code for few rows takes longer than running without it.
+#: Settings that compute few rows in one job. Without them each broadcast, and with adaptive
+#: execution each exchange, is a job. To compile code for few rows takes longer than to run without.
 FOR_FEW_ROWS: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.autoBroadcastJoinThreshold": "-1",

@@ -31,7 +31,7 @@ from lakegc_assets.engine.spark_jobs import run_on_spark
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Least work of a task, in seconds of one core; its start costs some tenths of a second.
+#: Least work of a task, in seconds of one core; its start costs some tenths of that.
 _TASK_SECONDS: Final = 2.0
 #: Least work, in seconds of one core, for which processes save more than the time of their start.
 PROCESS_SECONDS: Final = 10.0

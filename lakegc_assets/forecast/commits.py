@@ -216,7 +216,7 @@ def spans_of_paths(
 
 
 def _left_under(marked: MarkedCommits, rules: Rules, now: datetime) -> dict[str, int]:
-    """Days for which rules keep each commit, including commits that only the mark calls active."""
+    """Days for which rules keep each commit, by its date and by the reasons that the mark knew."""
     active = active_commits(marked.commits, marked.heads, rules, now).active
     kept = still_inside([marked.known], heads=marked.heads, rules=rules, now=now)
     previous = {commit_id: reasons[0] for commit_id, reasons in kept.items()}

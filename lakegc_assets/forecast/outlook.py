@@ -225,7 +225,7 @@ def _spans(by_days: pa.Table, by_left: pa.Table, *key: str) -> dict[tuple[str, .
 
 
 def _held_below(mark: Mark, held: Held) -> list[DataFrame]:
-    """The spans of objects below paths; None if no rule names a path."""
+    """The spans of objects below paths, as one frame; no frame if no rule names a path."""
     if not held.below:
         return []
     spans = _rows(PATHS, (((one, prefix), span) for (prefix, one), span in held.below.items()))

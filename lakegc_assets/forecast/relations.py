@@ -28,7 +28,7 @@ def held_below(entries: DataFrame, ranges: DataFrame) -> DataFrame:
     """The spans of objects that ranges name below some paths (hash, days, left).
 
     Args:
-        entries: range_id, hash, folder: entries of the ranges, with the folder of their path.
+        entries: range_id, hash, folder: entries of the ranges, with first folders of their paths.
         ranges: range_id, prefix, days, left: the prefix that a path must have, empty for any path.
     """
     held = entries.join(ranges, "range_id").where(F.col("folder").startswith(F.col("prefix")))
@@ -56,9 +56,9 @@ def outlook(
         below: hash, days, left: objects that are held otherwise, as ``held_below`` returns them.
 
     Returns:
-        address, size, last_modified, days, left, unseen. Objects that every default keeps for ever
-        are left out. So are objects that are spared, unless the reason is an upload in parts that
-        no earlier listing saw.
+        address, size, last_modified, days, left, unseen. Objects that every default keeps, and that
+        today's rules keep for ever, are left out. So are objects that are spared, unless the reason
+        is an upload in parts that no earlier listing saw.
     """
     spared = F.col("why").isNotNull() & (F.col("why") != F.lit(NOT_SEEN))
     objects = judged.where(~spared)

@@ -1,1 +1,1 @@
-"""Finds objects of a lakeFS server that no collection of a repository finds."""
+"""Finds and removes leftovers of a lakeFS server and its stores that no collection finds."""

@@ -206,10 +206,10 @@ def _namespaces_below(
 
 
 def _owned(root: StorageNamespace, repositories: Sequence[Repository]) -> set[str]:
-    """The URLs of the namespaces in stores like that of a root.
+    """The URLs of the repositories' namespaces on the same kind of store as a root.
 
     Raises:
-        ConfigurationError: the root lies in one of them.
+        ConfigurationError: the root is inside a namespace.
     """
     owned = set()
     for one in repositories:
@@ -250,7 +250,7 @@ def _level(store: ObjectStore, folder: str, depth: int) -> list[str] | None:
 
 
 def _below(root: StorageNamespace, folder: str) -> StorageNamespace | None:
-    """A folder at or below a root; None in the directory of ``local://`` for what has no URL."""
+    """A folder at or below a root; None for a folder of ``local://`` that cannot be in a URL."""
     parts = [part for part in (root.prefix, folder.rstrip("/")) if part]
     if root.scheme != "local" or root.authority:
         return replace(root, prefix="/".join(parts))

@@ -315,8 +315,8 @@ def _close_earlier(server: Server, plan: Plan) -> None:
 def _turns(rows: pa.Table) -> Iterator[tuple[pa.Table, pa.Table]]:
     """Split rows into data, lakeFS's files and the marker; each part needs all before it removed.
 
-    They tell whose namespace it is, so that what stays can be found and removed later. Each comes
-    with the rows that are left when it begins.
+    lakeFS's files and the marker identify the namespace, so that remaining objects can be found and
+    removed later. Each part comes with all rows that are left when its removal begins.
     """
     is_data = pc.invert(pc.starts_with(rows["key"], _LAKEFS))
     is_marker = pc.equal(rows["key"], MARKER)

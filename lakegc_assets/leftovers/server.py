@@ -67,12 +67,12 @@ class Server:
     def every_repository(self, names: Collection[str] = ()) -> list[Repository]:
         """All repositories, after a check that lakeFS hides none from this user.
 
-        What had artifacts once, or is among ``names``, must be in the list, or be no repository any
-        more.
+        Each repository with artifacts, and each of ``names``, must be in the list, or must no
+        longer exist.
 
         Raises:
-            RefusedError: the list lacks one that there is or may be, or all of them.
-            LakeFSError: the server does not say whether there is one.
+            RefusedError: the list lacks a repository that exists or may exist, or it is empty.
+            LakeFSError: the server does not answer whether a repository exists.
         """
         found = self.repositories()
         for name in sorted({*self.root.repositories(), *names} - {one.id for one in found}):
@@ -108,7 +108,7 @@ class Server:
         are recognized.
 
         Raises:
-            ConfigurationError: it is no place in a store.
+            ConfigurationError: it is not the URL of a place in a store.
         """
         local_root = self.root.stores.local_root
         if url == _LOCAL and local_root is not None:

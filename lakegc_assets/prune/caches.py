@@ -1,7 +1,8 @@
 """Removes cache files and abandoned files that none of the last marks would read.
 
-A removal here costs only time: a mark reads again what the cache lacks. So one look at the needed
-files is enough.
+A removal here costs only time: a mark reads again the tables that the cache lacks. So this looks
+once, and only at artifacts and caches: it does not fetch metaranges that the cache lacks, and does
+not repeat a listing that the store ends early.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class NamespaceState:
     pinned: Collection[str]
     #: Folders of trash in the namespace.
     trash: Sequence[str]
-    #: The store's present recovery of deleted objects.
+    #: The present options of the store to recover deleted objects.
     recovery: Recovery
 
     @classmethod

@@ -1,8 +1,8 @@
 """A naive second implementation of active commits, which the checks compare with the first.
 
 It shares only the data classes with ``active_commits``, and follows the words of lakeFS issue 1932.
-For each retention it finds the main ancestry of all starts, then the commits created inside, then
-their main parents. Time grows with commits times different retentions.
+For each retention it finds the main ancestry of all starts that have it, then the commits created
+inside, then their main parents. Time grows with commits times different retentions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Commits kept by rules that lakeFS does not have: longer days, tags, last commits and metadata."""
+"""Commits kept by ``retain`` rules: longer days, tags, last commits, metadata and paths."""
 
 from __future__ import annotations
 

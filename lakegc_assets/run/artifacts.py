@@ -132,7 +132,7 @@ class Manifest(JsonRecord, damaged="mark again"):
 
     @property
     def start(self) -> datetime:
-        """The begin of the run of a listing, by the store's clock, from which ages are counted."""
+        """The start of a listing's run, by the store's clock; ages are counted back from it."""
         return datetime.fromisoformat(str(self.facts["start"]))
 
     @property
@@ -201,8 +201,9 @@ def located(place: str) -> str:
     """Return a URL unchanged, and a path as an absolute path.
 
     Raises:
-        ConfigurationError: a URL lacks its slashes, so that a local folder would be used, even for
-            a backup; or it has a SAS token, which would become a visible part of the path.
+        ConfigurationError: spaces surround it, or a URL lacks its slashes: a local folder would be
+            used, even for a backup. Or a URL has a SAS token, which would become a part of the path
+            and be shown.
     """
     if place != place.strip() or _SLIP.match(place):
         raise ConfigurationError(

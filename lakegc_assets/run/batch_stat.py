@@ -79,7 +79,7 @@ def _missing(store: ObjectStore, objects: pa.Table) -> pa.Array:
 
 def _page(store: ObjectStore, keys: Sequence[str], at: int) -> tuple[int, pa.RecordBatch]:
     """Read one page from the next key on: the end of the answered keys, and the rows found."""
-    # ``start_after`` is exclusive. The extra keys share this prefix; the filter drops them.
+    # ``start_after`` is exclusive. The extra keys begin with it, and the filter drops them.
     pages = store.list(start_after=keys[at][:-1] or None, end_before=keys[-1] + "\0")
     page = next(pages, None)
     if page is None:

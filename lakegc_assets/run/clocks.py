@@ -70,7 +70,7 @@ class Clocks:
         return watch_of(os.getpid()).since
 
     def sleep(self, seconds: float) -> None:
-        """Wait for some seconds."""
+        """Wait for a number of seconds."""
         time.sleep(seconds)
 
 

@@ -94,7 +94,7 @@ class Connections:
         """
         lakefs, task = self.lakefs, TaskContext.get()
         if task is not None and task.attemptNumber():
-            # The attempt before may already have waited for the server.
+            # The attempt before may have waited for the server as long as that is worth it.
             lakefs = lakefs.without_waiting()
         # Credentials may be renewed in a worker's lifetime, and a fork must share no connection.
         key = (os.getpid(), lakefs, lakefs.access())

@@ -84,7 +84,7 @@ def require_apart(
 
 
 def placed(url: str, stores: StoreConfig) -> StorageNamespace:
-    """Return a place in a form that can be compared: symbolic links of local paths are resolved.
+    """Return a place for comparisons: a local folder has its real path, without symbolic links.
 
     Raises:
         ConfigurationError: it is not the URL of a store.

@@ -13,7 +13,7 @@ from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
 
-#: Threads that read small files of earlier runs, of which there may be thousands.
+#: Threads that read small files of earlier runs, of which there may be thousands: they mostly wait.
 READERS: Final = 16
 #: Known rows by URL of the artifacts, repository and run.
 _rows_of_runs: dict[tuple[str, str, str], int] = {}
@@ -71,7 +71,7 @@ def dataset_of(found: Sequence[Earlier], schema: pa.Schema) -> list[Dataset]:
 
 
 def known_rows(root: ArtifactRoot, repository: str, run: str) -> int:
-    """Return the rows that a run lists and decodes: known from itself, or from the run before it.
+    """Return the rows that a run lists and decodes: its own, or the latest other run's if larger.
 
     Only the choice of the engine depends on it, so damaged or missing artifacts count as 0 rows.
     A process reads the artifacts once, and notes its own rows (``note_rows``).

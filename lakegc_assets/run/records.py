@@ -68,7 +68,7 @@ class RecordFiles:
     def keys(self, span: tuple[str, str]) -> list[str]:
         """Return the keys of files of rows, from the first to the last key of a span."""
         first, last = span
-        # ``start_after`` is exclusive. The extra keys share this prefix; the filter drops them.
+        # ``start_after`` is exclusive. The extra keys begin with it, and the filter drops them.
         pages = self._store().list(self.prefix, start_after=first[:-1], end_before=f"{last}\0")
         keys = [key for page in pages for key in page["key"].to_pylist() if first <= key <= last]
         return [key for key in keys if key.endswith(_SUFFIX)]
@@ -103,7 +103,7 @@ def best_of_each(rows: pa.Table, rank: Callable[[pa.Table], pa.ChunkedArray]) ->
 
 
 def write_rows(store: ObjectStore, key: str, rows: pa.Table) -> None:
-    """Write rows to a new file in one atomic step.
+    """Write a file: when this returns it has all rows; after an error it has all or none.
 
     Raises:
         StorageError: the write is not confirmed.

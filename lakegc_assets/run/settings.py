@@ -346,7 +346,7 @@ class Settings(CollectorSettings):
 
     @property
     def inventory_max_age(self) -> timedelta:
-        """The age after which an inventory report is refused."""
+        """The age of an inventory report, counted from its begin, above which it is refused."""
         return timedelta(days=self.inventory_max_age_days)
 
     @property

@@ -56,7 +56,7 @@ def lakes(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def _train(server: EmbeddedLakeFS, calendar: Calendar, trainings: tuple[int, ...]) -> None:
-    """Make the repository, with a model that each version replaces."""
+    """Make the repository, with a model whose versions each replace the one before."""
     client = (
         LakeFSResource(
             endpoint=server.endpoint,

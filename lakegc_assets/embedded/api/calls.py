@@ -72,7 +72,7 @@ class Call:
         return self.query.get(name, "false").lower() == "true"
 
     def only_if_absent(self) -> bool:
-        """Return whether ``If-None-Match`` requires an empty path; 400 for all values but ``*``."""
+        """Return whether ``If-None-Match`` requires a path without object; 400 unless ``*``."""
         value = self.headers.get("if-none-match")
         if value not in {None, "*"}:
             raise errors.bad_request('Unsupported value for If-None-Match - Only "*" is supported')

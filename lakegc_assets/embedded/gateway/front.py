@@ -99,7 +99,7 @@ class Gateway:
         response.headers["Date"] = formatdate(self._lake.now(), usegmt=True)
         response.headers["x-amz-request-id"] = request_id
         if not await body.finish(waited_for="expect" in request.headers):
-            # The client would take the rest of the body for the next request.
+            # The server would take the rest of the body for the next request.
             response.headers["Connection"] = "close"
         await response(scope, receive, send)
 

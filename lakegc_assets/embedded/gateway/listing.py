@@ -49,7 +49,7 @@ def list_v2(call: Call) -> Response:
 
 
 def list_v1(call: Call) -> Response:
-    """ListObjects; the next page begins after the last key, or after a marker that is no key."""
+    """ListObjects; ``NextMarker`` is set where the last entry of the page may be no key."""
     marker = call.query.get("marker", "")
     found = _page(call, marker)
     fields: list[tuple[str, Value]] = [("Marker", call.shown(marker))]

@@ -130,7 +130,7 @@ def source(call: Call) -> tuple[str, Key, Found]:
 
 
 def if_absent(call: Call) -> bool:
-    """Return whether a write requires an empty path; any other condition is refused."""
+    """Return whether a write requires a path without object; other conditions are refused."""
     wanted = call.headers.get("if-none-match")
     if wanted not in {None, "*"} or "if-match" in call.headers:
         raise errors.not_implemented("conditions other than If-None-Match: *")

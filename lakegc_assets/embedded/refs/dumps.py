@@ -81,7 +81,7 @@ def _descriptors() -> descriptor_pb2.FileDescriptorProto:
 
 
 def _json_name(name: str) -> str:
-    """The name of a field in protobuf's JSON form, such as ``meta_range_id``."""
+    """The name of a field in protobuf's JSON form: ``metaRangeId`` for ``meta_range_id``."""
     first, *others = name.split("_")
     return first + "".join(map(str.capitalize, others))
 
