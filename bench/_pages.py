@@ -125,7 +125,7 @@ class Pages:
         return self.page(dict(parse_qsl(urlsplit(target).query, keep_blank_values=True)))
 
     def page(self, query: Mapping[str, str]) -> bytes:
-        """The same, by the query."""
+        """The body of the answer to such a request, by the parameters of its query."""
         most = int(query.get("max-keys", PAGE))
         token = query.get("continuation-token")
         if "delimiter" in query:

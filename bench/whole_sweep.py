@@ -1,9 +1,9 @@
 """``lakegc sweep`` on MinIO, as a user runs it, compared with a bare loop of as many deletes.
 
-The repository of ``bench.big``, in a real S3 server with a format of its own, which needs Go. What
-is measured is the whole process, from its start to its end: seconds, which depend on what else the
-machine does, and what does not: CPU seconds of the process and of the server, and how many requests
-of each kind the server was sent.
+The repository of ``bench.big``, in a real S3 server with a format of its own, which needs Go. The
+figures are for the whole process, from start to end. Its seconds depend on other load of the
+machine. The other figures do not: CPU seconds of the process and of the server, and the number of
+requests of each kind to the server.
 
     python -m bench.whole_sweep --scale 1
 """

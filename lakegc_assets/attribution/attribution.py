@@ -2,7 +2,7 @@
 
 No other asset depends on it. It reads the artifacts of the mark and the caches that the mark
 filled. It does not decode ranges that the cache lacks: objects that only those ranges name are live
-and attributed to no branch.
+and not attributed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A script for ``spark-submit``: small queries such as those of a run, so that their classes load.
 
-What it loads is in the archive of Spark's classes (``class_archive``); a run that needs others
-loads those as usual. It uses nothing of this package.
+The classes that it loads are in the archive of Spark's classes (``class_archive``). A run loads
+other classes as usual. The script uses no code of this package.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Session(ABC):
     def write(
         self, frame: DataFrame, url: str, folder: str, schema: pa.Schema, what: str
     ) -> list[Part]:
-        """Compute a frame and write its rows to new files, none of which is empty.
+        """Compute a frame and write its rows to new, non-empty files.
 
         Args:
             frame: has the columns of the schema, in any order.

@@ -63,12 +63,12 @@ REQUIRED: Final = {
     "spark.sql.parser.quotedRegexColumnNames": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
-#: Addresses share prefixes, so sorting them for a join takes several times as long as hashing one
-#: side. A join hashes one side if each of its partitions, also a coalesced one, has at most so many
-#: bytes. Else it sorts both sides, and spills. A hash table cannot spill, takes many times the
-#: compressed size of its partition, and exists once in each running task.
+#: Bytes of a partition up to which joins hash. Addresses share prefixes, so sorting them for a join
+#: takes several times as long as hashing one side. A join hashes a side if each of its partitions,
+#: also a coalesced one, is so small. Else it sorts both sides, and spills. A hash table cannot
+#: spill, takes many times the compressed size of its partition, and exists once per running task.
 _HASHED: Final = 8 << 20
-#: Such bytes of all running tasks of one JVM, with the memory that ``LOCAL`` gives it.
+#: The same for all parallel tasks of one JVM together, with the memory that ``LOCAL`` gives it.
 _HASHED_IN_ALL: Final = 2 * _HASHED
 
 

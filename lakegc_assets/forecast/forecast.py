@@ -2,8 +2,8 @@
 
 The forecast is for the moment of the mark: its listing, its HEADs, its cutoff. Objects that sweeps
 deleted since then are left out. The forecast repeats all steps of a mark but the last: it does not
-ask lakeFS which unlisted objects it serves. So this is unknown for objects that the mark did not
-ask about.
+ask lakeFS which objects it serves although no list of entries has them. So this is unknown for
+objects that the mark did not ask about.
 """
 
 from __future__ import annotations
@@ -254,14 +254,14 @@ def _bound(*, too_much: bool, too_little: bool) -> str:
 
 
 def _amount(rows: Iterable[Mapping[str, int]], default: int, bound: str, which: str = "") -> Amount:
-    """The garbage under a default retention: all objects that only a longer one keeps."""
+    """The garbage under a default retention: all objects that it does not keep."""
     freed = [row for row in rows if row["days"] > default]
     objects, size = (sum(row[f"{which}{name}"] for row in freed) for name in ("objects", "bytes"))
     return _bounded(objects, size, bound)
 
 
 def _bounded(objects: int, size: int, bound: str) -> Amount:
-    # No amount is below zero.
+    # No amount is below zero, so at most 0 is exactly 0.
     return Amount(objects, size, EXACT if bound == AT_MOST and not objects else bound)
 
 

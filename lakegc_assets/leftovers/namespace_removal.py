@@ -146,7 +146,7 @@ def _named_in(server: Server, ctx: RunContext, other: Other, place: StorageNames
         while some := list(islice(addresses, STAGED_AT_ONCE)):
             if _any(inside(place, pa.array(some, pa.string()))):
                 return f"in what is staged on {branch!r}"
-    # Tables are read after staged entries, so an entry that is committed meanwhile is seen in one.
+    # Tables are read after staged entries, so an entry committed meanwhile is seen in one of both.
     tables = tables_of(server.client, other, heads, server.root.open(FOLDER, "_cache"))
     ranges = live_ranges(
         ctx.at(server.client, other.connections), tables.metaranges, every=True

@@ -231,7 +231,8 @@ def _level(store: ObjectStore, folder: str, depth: int) -> list[str] | None:
     """The folders in a folder; None if it is a namespace.
 
     Raises:
-        ConfigurationError: the folder must not be searched.
+        ConfigurationError: the folder is not searched: it is too deep, has too many objects, or has
+            a segment without a name.
         StorageError: the folder cannot be listed.
     """
     if "//" in f"/{folder}":

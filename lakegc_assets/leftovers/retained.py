@@ -90,8 +90,8 @@ def _locks(held: Retained, scheme: str) -> str:
 def life_cycle_rule(place: StorageNamespace, name: str) -> str:
     """A rule that ends old versions below a namespace after 30 days, for the store's tools.
 
-    It is JSON, to be added to the rules that there are, and has the name of the repository; empty
-    where stores have none that counts from the delete (``_NO_RULE``).
+    It is JSON, to be added to the existing rules, and has the name of the repository. Empty for a
+    store without rules that count from the delete (``_NO_RULE``).
     """
     start = place.key(_DATA)
     version_rules: dict[str, dict[str, Any]] = {

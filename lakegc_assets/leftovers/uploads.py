@@ -78,7 +78,7 @@ def uncommitted_blobs(
 def _new_in(
     server: Server, names: Sequence[str], list_in: Callable[[ObjectStore], Sequence[_Found]]
 ) -> tuple[list[LeftoverUploads[_Found]], list[Problem]]:
-    """The places with leftovers that no earlier place has, without duplicates."""
+    """The places with leftovers, without the leftovers that an earlier place has, too."""
     chosen = server.chosen(names)
     read_only = {one.id for one in chosen if one.read_only}
     places = [(one.id, one.storage_namespace, server.open) for one in chosen]

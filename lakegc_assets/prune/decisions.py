@@ -18,7 +18,7 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.history import Earlier
 from lakegc_assets.wording import counted
 
-#: The asset that publishes a mark: a run with it is a success.
+#: The asset that is written once a mark is published: a run with it is a success.
 SUCCESS: Final = "gc_report"
 #: Number of latest successes that stay at any age.
 SUCCESSES: Final = 3

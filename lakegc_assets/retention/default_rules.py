@@ -50,8 +50,8 @@ class DefaultRules:
         may be left out.
 
         Raises:
-            RulesError: a key is missing or unknown, or a value is not what it must be; the message
-                says which one and where.
+            RulesError: a key is missing or unknown, or a value is invalid; the message says which
+                one and where.
         """
         if not isinstance(value, list) or not value:
             raise RulesError(f"write a list of rules, each with repositories, not {value!r}")

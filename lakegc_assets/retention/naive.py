@@ -48,7 +48,7 @@ def _starts_by_retention(
     replaced = {parent for commit in commits.values() for parent in _main_parent(commit)}
     dangling = commits.keys() - replaced
     # A hypothetical child with the tip's own date makes the tip active exactly if the tip itself
-    # was created inside, so the tip can stand for both.
+    # was created inside, so this uses the tip in place of the child.
     starts.setdefault(rules.default_retention_days, set()).update(dangling - set(heads.values()))
     return starts
 

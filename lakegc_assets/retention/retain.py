@@ -104,8 +104,7 @@ class Retain:
             value: as above, or as ``to_json`` returns it.
 
         Raises:
-            RulesError: a key is unknown, or a value is not what it must be; the message says which
-                and where.
+            RulesError: a key is unknown, or a value is invalid; the message says which and where.
         """
         if value is None or value == {}:
             return NO_RETAIN

@@ -61,8 +61,8 @@ class Rules:
             obj: the decoded JSON.
 
         Raises:
-            RulesError: a key is missing or unknown, or a value is not what it must be; the message
-                says which one and where.
+            RulesError: a key is missing or unknown, or a value is invalid; the message says which
+                one and where.
         """
         whole = _exact_keys(obj, {"default_retention_days", "branches"}, "the rules")
         name = "default_retention_days"

@@ -111,7 +111,7 @@ class Watch:
 
 @cache
 def watch_of(_process: int) -> Watch:
-    """Return the watch of this process; a forked process has no threads, so it gets its own."""
+    """Return the watch of this process; a fork has no thread of its parent, and gets its own."""
     watch = Watch(SYSTEM_CLOCKS.elapsed)
     threading.Thread(target=watch.run, name="lakegc-suspension", daemon=True).start()
     return watch

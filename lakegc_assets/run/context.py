@@ -216,8 +216,9 @@ class RunContext:
             ConfigurationError: the repository does not exist.
             ReadOnlyRepositoryError: the repository is read-only.
             IntegrityError: another repository's namespace is equal, contained or containing.
-            ConfigurationError: another namespace cannot be read; the artifacts overlap this one;
-                or backups are on another server, in a bucket of the same name.
+            ConfigurationError: another repository's namespace cannot be read; the artifacts are
+                inside this repository's namespace or around it; or backups are on another server,
+                in a bucket of the same name.
         """
         client = self.lakefs.connect()
         client.check_supported()

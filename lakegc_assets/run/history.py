@@ -13,7 +13,7 @@ from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
 
-#: Threads that read small files of earlier runs, of which there may be thousands: they mostly wait.
+#: Threads that read small files of earlier runs: there may be thousands, and threads mostly wait.
 READERS: Final = 16
 #: Known rows by URL of the artifacts, repository and run.
 _rows_of_runs: dict[tuple[str, str, str], int] = {}

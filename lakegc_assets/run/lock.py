@@ -64,13 +64,14 @@ def repository_lock(
 ) -> Iterator[None]:
     """Hold the lock of a storage namespace; may be nested within a thread.
 
-    ``report`` gets a sentence now and then on the run that holds the lock, and on the wait so far.
-    If another process has the same ``started_by``, this one waits until it ends: Dagster's executor
-    may run each step of a run in its own process.
+    ``wait`` is the longest wait for another run. ``report`` gets a sentence now and then on the run
+    that holds the lock, and on the wait so far. If the holder has the same ``started_by`` (Dagster
+    run), this waits until it ends: Dagster's executor may run each step in its own process.
 
     Raises:
         ConfigurationError: its file cannot be made, or is not safe from other users.
-        RefusedError: another run holds it, with its process, its command and the time.
+        RefusedError: another run still holds it after ``wait``; the message has its process, its
+            command, and the time since when.
     """
     held: set[str] = _held.__dict__.setdefault("namespaces", set())
     if namespace_url in held:

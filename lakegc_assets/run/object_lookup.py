@@ -25,7 +25,7 @@ from lakegc_assets.storage.values import KeyRange, ObjectInfo, infos_in
 
 #: Seconds since its begin after which a listing is not continued.
 _LISTING_LIFETIME: Final = 30.0
-#: A listing costs less than single requests if at least one of so many objects is wanted.
+#: Listed objects per wanted object up to which a listing costs less than single requests.
 SPARSE: Final = 20
 #: Listed objects after which the density of wanted objects is judged.
 GLANCE: Final = 1000

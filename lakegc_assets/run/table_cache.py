@@ -41,8 +41,8 @@ _FORM: Final = "dataset-1"
 _TIME: Final = LISTING_SCHEMA.field("last_modified").type
 #: Weight of a table's line in the index, in rows.
 _ROWS_OF_TABLE: Final = 50
-#: Files of less weight are small. So many small files are rewritten into files of about
-#: ``COMPACTED_ROWS``.
+#: Weight in rows below which a file is small; the number of small files from which they are
+#: rewritten; and the weight of about each new file.
 _SMALL_ROWS: Final = 250_000
 MANY_FILES: Final = 32
 COMPACTED_ROWS: Final = 2_000_000

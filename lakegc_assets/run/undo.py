@@ -78,7 +78,7 @@ def _of_this_try(facts: Mapping[str, Any], now: datetime) -> str:
 
 
 def _but_for(objects: int) -> str:
-    """Return a clause on the objects that are not there; older sweeps have no number."""
+    """Return a clause on objects that the store or backup lacks; older sweeps have no number."""
     if not objects:
         return ""
     those = counted(objects, "object", "objects")

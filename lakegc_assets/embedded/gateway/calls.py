@@ -91,8 +91,8 @@ class Call:
         """The key to write to.
 
         Raises:
-            S3Error: no such repository or branch; it is read-only; it is not a branch but a tag or
-                a commit; or there is no path.
+            S3Error: the repository or branch does not exist; the repository is read-only; the key
+                names a tag or a commit in place of a branch; or it has no path.
         """
         key = Key.of(self.name)
         check_target(self.lake, self.bucket, key.ref)

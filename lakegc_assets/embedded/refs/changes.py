@@ -119,7 +119,7 @@ def touches(
 
 
 def is_two_dot(kind: str) -> bool:
-    """Return whether a diff is of that type; 400 for one that lakeFS does not know."""
+    """Return whether the type of a diff is ``two_dot``; 400 for an unknown type."""
     if kind not in {"two_dot", "three_dot"}:
         raise errors.bad_request(
             'parameter "type" in query has an error: value is not one of the allowed values '
