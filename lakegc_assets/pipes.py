@@ -3,8 +3,9 @@
 A Pipes client (``spark-submit``, a job of EMR or Databricks) starts this process with a
 ``RemoteRun``. The process runs the same assets and checks as the graph, in a Dagster instance that
 ends with the process. It reports their materializations, results and log. The exit status is 0 if
-the process could report the end of the run. A refusal is also reported with 0, and Dagster's run
-then fails. The status is 1 after an interrupt or an error.
+the process could report the end of the run. An error that was raised on purpose, such as a refusal,
+is also reported with 0, and Dagster's run then fails. The status is 1 after an interrupt or any
+other error, and 2 if no Pipes client started the process.
 """
 
 from __future__ import annotations

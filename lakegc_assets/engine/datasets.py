@@ -139,8 +139,8 @@ def fetch_part(store: ObjectStore, part: Part) -> bytes:
 class VerifiedFiles:
     """Local files that an engine reads by itself after a comparison of their bytes.
 
-    A change between that comparison and the end of a computation shows in the inode number and the
-    modification time of the file.
+    A change between that comparison and the end of a computation shows in the inode number, the
+    size or the modification time of the file.
     """
 
     def __init__(self) -> None:

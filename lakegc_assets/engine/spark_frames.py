@@ -121,7 +121,7 @@ class SparkBackedSession(Session):
         return _is_classic(self._spark) and not is_cluster(master_of(self._spark))
 
     def compares_late(self, url: str) -> bool:
-        """See ``Session``; files of this machine are compared when they are read."""
+        """See ``Session``; if Spark and the files are on this machine, ``read`` compares them."""
         return not (isinstance(self._open(url), LocalStore) and self._is_on_this_machine)
 
     def is_small(self, dataset: Dataset) -> bool:

@@ -276,9 +276,9 @@ def spark_failure(error: PySparkException | Py4JError) -> ConfigurationError:
 def prepare_session(spark: SparkSession) -> None:
     """Prepare a session for tasks, whatever else configured it.
 
-    If tasks run on other machines or through Spark Connect, this package is sent to them. It takes
-    precedence over an installed one, so tasks run exactly the code of their starter. Its
-    dependencies must be on the nodes.
+    If tasks run on other machines or through Spark Connect, this package is sent to them, unless
+    the application outlives this process. It takes precedence over an installed one, so tasks run
+    exactly the code of their starter. Its dependencies must be on the nodes.
     """
     for name, value in REQUIRED.items():
         spark.conf.set(name, value)

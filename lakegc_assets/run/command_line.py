@@ -111,7 +111,7 @@ def source() -> Source:
 
 
 def in_dagster(plain: str) -> str:
-    """Return the name of a job, schedule or sensor in Dagster, with the component's name."""
+    """Return the name of a job, schedule or sensor: ``plain``, after a component's name if any."""
     name = source().name
     return f"{name}_{plain}" if name else plain
 

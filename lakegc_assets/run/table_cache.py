@@ -327,8 +327,8 @@ class TableCache:
         """Yield key and size (bytes) of unneeded files, each index before its file.
 
         A file is removed as a whole, if it was written before ``before``, by the store's clock, and
-        none of its tables is wanted. Files without an index go too, as a killed writer or a rewrite
-        leaves them, and files of other versions.
+        none of its tables is wanted. Files of that age without an index go too, as a killed writer
+        or a rewrite leaves them, and files of other versions.
         """
         listed = pa.Table.from_batches(
             list(self._store.list(f"{self._kind.name}/")), LISTING_SCHEMA

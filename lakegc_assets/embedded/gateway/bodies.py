@@ -1,4 +1,4 @@
-"""Bodies of requests: read up to a limit, and always read or closed before the next request."""
+"""Bodies of requests: read up to a limit; a short rest is read, or else the connection closes."""
 
 from __future__ import annotations
 

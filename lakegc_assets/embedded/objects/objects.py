@@ -228,7 +228,8 @@ def delete(
 ) -> None:
     """Delete paths from a branch; missing paths are no error, as in lakeFS.
 
-    A path becomes a tombstone even if HEAD lacks it: a commit in preparation may add it there.
+    A staged path becomes a tombstone even if HEAD lacks it: a commit in preparation may add it
+    there.
     """
     with lake.state.write() as db:
         repo = catalog.writable_repository(db, repository, force=force)

@@ -119,7 +119,7 @@ def check_free(db: sqlite3.Connection, repo: Repository, name: str, *, kind: str
 def log(
     db: sqlite3.Connection, repo: Repository, start: Commit, *, first_parent: bool = False
 ) -> Iterator[Commit]:
-    """A commit and its ancestors: next is the newest commit with a listed child."""
+    """A commit and its ancestors: next is the newest unlisted commit with a listed child."""
     queue = [(-start.creation_date, _Descending(start.id), start)]
     seen = {start.id}
     while queue:
