@@ -1,9 +1,9 @@
 """A sweep with a commit every second, compared with the same sweep of a quiet repository.
 
-The repository is that of ``bench.big``. After every tenth commit, a branch from an expired commit
-or a revert is made, so that objects that are being deleted may be needed again. At the end, each
-object that another branch serves must exist. An object that such a new branch lacks was deleted
-before the branch was made, and reads as 410 Gone.
+The repository is that of ``bench.big``. In every ten commits, one branch is made from an expired
+commit, and one commit is reverted, so that objects that are being deleted may be needed again. At
+the end, each object that any other branch serves must exist. An object that a branch from an
+expired commit lacks was deleted before the branch was made, and reads as 410 Gone.
 
     python -m bench.busy --scale 1
 """
@@ -34,7 +34,7 @@ _AGAIN = "again-"
 
 
 class _Writer:
-    """Commits every second, in turn on main and on branches from expired commits."""
+    """Commits to main at a period; makes branches from expired commits, and reverts commits."""
 
     def __init__(self, period_s: float) -> None:
         self._client = LakeFSConfig().connect_writer()

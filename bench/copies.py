@@ -137,7 +137,7 @@ class _Job:
         )
 
     def _bare_part(self, key: str, target: str) -> object:
-        """Copy in one part; a key that must not be replaced is completed with that condition."""
+        """Copy in one part, which is completed only if the target does not exist."""
         upload = self.client.create_multipart_upload(Bucket=BUCKET, Key=target)["UploadId"]
         made = self.client.upload_part_copy(
             Bucket=BUCKET, Key=target, UploadId=upload, PartNumber=1,

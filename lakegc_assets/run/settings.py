@@ -294,7 +294,7 @@ class CollectorSettings(SharedSettings, RepositorySettings):
 
 
 class Settings(CollectorSettings):
-    """The settings of one run: consistent, with times as ``timedelta`` and parsed rules.
+    """The settings of one run, which are consistent; properties return times and parsed rules.
 
     Raises:
         ConfigurationError: a value is beyond its limits, or values contradict each other.
