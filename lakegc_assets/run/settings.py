@@ -63,71 +63,72 @@ class RepositorySettings(BaseModel):
     )
     min_age_hours: _Hours = Field(
         default=24.0,
-        description="younger objects are never candidates; less than 24 takes a run with "
+        description="younger objects are never candidates; a value below 24 needs "
         "`allow_unsafe_min_age`",
     )
     longest_commit_seconds: _Seconds = Field(
         default=300.0,
-        description="the longest that a commit takes, with the hooks before it: until it has "
-        "ended, what it is about to commit may be on no list of lakeFS's. A sweep begins to delete "
-        "no earlier than that long after its mark has read what is staged",
+        description="the longest duration of a commit, including the hooks before it: until a "
+        "commit has ended, lakeFS may list the objects of that commit nowhere. A sweep starts to "
+        "delete no earlier than this long after its mark has read the staged objects",
     )
     max_candidate_share: Annotated[float, Bounds(0, 1)] = Field(
         default=0.5,
-        description="a larger share of the listing, 0 to 1, stops the run; raise it to approve",
+        description="the largest share of the listing, 0 to 1, that a run may delete; a larger "
+        "share stops the run. Raise it to approve",
     )
     protect_tags: bool = Field(
-        default=False, description="tagged commits keep their objects, whatever the rules say"
+        default=False, description="tagged commits keep their objects, regardless of the rules"
     )
     retain: dict[str, Any] = Field(
         default={},
-        description="rules that lakeFS does not have, which keep more: tags, branches, metadata, "
-        "paths; a sweep follows those of its mark, too",
+        description="rules that lakeFS does not have, and that keep more objects: by tags, "
+        "branches, metadata and paths. A sweep also follows the rules of its mark",
     )
     ignored_repositories: list[str] = Field(
         default_factory=list,
-        description="other repositories of the server that are not read for what they name of "
-        "this one's objects, which can then be deleted; separated by commas in `--set`",
+        description="other repositories of the server whose references to objects of this "
+        "repository are not read, so that these objects can be deleted; separated by commas in "
+        "`--set`",
     )
     clean_every_hours: _Hours = Field(
         default=168.0,
-        description="how often the whole store is listed: a run is a clean one if the last clean "
-        "one is older than this",
+        description="the interval between listings of the whole store: a run is a clean run if "
+        "the last clean run is older than this",
     )
     listing: Listing = Field(
         default="store",
-        description="the source of which objects there are: a listing of the store, or the newest "
+        description="the source of the list of objects: a listing of the store, or the newest "
         "inventory report at `inventory_place`. The mode committed needs neither",
     )
     inventory_place: str | None = Field(
         default=None,
-        description="URL of the folder of inventory reports about the bucket of the repository, of "
-        "which the newest complete one is read, or of one report",
+        description="URL of one inventory report, or of the folder of the reports about the "
+        "bucket of the repository; of a folder, the newest complete report is read",
     )
     inventory_max_age_days: Annotated[float, Bounds(0, MAX_DAYS, above=True, unit="days")] = Field(
-        default=3.0, description="an inventory report that was begun longer ago is refused"
+        default=3.0, description="an inventory report that was started longer ago is refused"
     )
     listing_check: ListingCheck = Field(
         default="none",
-        description="inventory: hold a listing of the store against the newest inventory report, "
-        "and warn of what one of them lacks",
+        description="inventory: compare a listing of the store with the newest inventory report, "
+        "and warn about objects that only one of them has",
     )
     publish: Publish = Field(
         default="unified",
-        description="forms of lakeFS's collectors in which a mark is published: that of its Spark "
-        "client (unified), or that of its standalone collector, too (sgc): "
+        description="the forms of lakeFS's collectors in which a mark is published: the form of "
+        "its Spark client (unified), or also the form of its standalone collector (sgc): "
         "`reports/<id>/deleted.csv` and its `summary.json`",
     )
     compare_with: CompareWith = Field(
         default="none",
-        description="shadow mode: compare each mark with the newest one that lakeFS's Spark client "
-        "(unified) or its standalone collector (sgc) has finished; the metadata of `gc_report` say "
-        "how they differ",
+        description="shadow mode: compare each mark with the newest finished mark of lakeFS's "
+        "Spark client (unified) or of its standalone collector (sgc); the metadata of `gc_report` "
+        "show the differences",
     )
     attribution: bool = Field(
         default=True,
-        description="say of each mark whose the storage is that it has listed; nothing depends on "
-        "it",
+        description="compute for each mark who uses the listed storage; nothing else depends on it",
     )
 
 
@@ -136,30 +137,33 @@ class SharedSettings(BaseModel):
 
     clock_skew_seconds: _Seconds = Field(
         default=300.0,
-        description="how far the clocks of lakeFS and of the store may differ from this machine's",
+        description="the largest difference between this machine's clock and those of lakeFS and "
+        "the store",
     )
     skip_new_slices: bool = Field(
         default=True,
-        description="do not list slices made after the cutoff, by their names: they cannot hold a "
-        "candidate",
+        description="do not list slices whose names show that they were made after the cutoff: "
+        "they cannot hold a candidate",
     )
     engine: EngineSetting = Field(
         default="auto",
-        description="what computes: threads and processes of this machine without a JVM "
-        "(embedded), spark, or auto: Spark for every stage where it is configured "
-        "(`LAKEGC_SPARK_CONF`, `SPARK_REMOTE`, a `spark_config` of the resource pyspark), or where "
+        description="the engine that computes: embedded (threads and processes of this machine, "
+        "no JVM), spark, or auto. auto takes Spark for every stage if Spark is configured "
+        "(`LAKEGC_SPARK_CONF`, `SPARK_REMOTE`, a `spark_config` of the resource pyspark), or if "
         "more rows are known than `embedded_rows`",
     )
     embedded_rows: Annotated[int, Bounds(0)] = Field(
         default=100_000_000,
-        description="rows that this run, or the one before it, has listed and decoded, from which "
-        "on auto takes Spark; without a Java the embedded engine goes on, and says so",
+        description="the number of rows, listed and decoded by this run or the one before it, "
+        "above which auto takes Spark; without a Java the embedded engine continues, and the log "
+        "says so",
     )
     embedded_memory: Annotated[int | None, Bounds(128, unit="MB")] = Field(
         default=None,
-        description="MB that joins of the embedded engine may use before they spill to disk, below "
-        "`TMPDIR`; without it 512 for each core, and for what these do not suffice a quarter of "
-        "the memory of the machine or container, 4,096 at most. It has a thread for each 512 MB",
+        description="MB that joins of the embedded engine may use before they spill to disk, "
+        "below `TMPDIR`. Default: 512 for each core; a query that needs more may use a quarter of "
+        "the memory of the machine or container, at most 4,096. The engine has one thread for "
+        "each 512 MB",
     )
     range_num_partitions: _Tasks = Field(
         default=50, description="the most tasks that read metaranges"
@@ -173,84 +177,86 @@ class SharedSettings(BaseModel):
     sweep_num_partitions: _Tasks = Field(default=32, description="the most tasks that delete")
     sweep_batch: Annotated[int, Bounds(1, MAX_BATCH)] = Field(
         default=MAX_BATCH,
-        description="the most objects in one delete request (Azure takes 256); HEADs, rules and "
-        "the lease are read before each",
+        description="the most objects in one delete request (Azure accepts 256); before each "
+        "request the sweep reads HEADs, rules and the lease",
     )
     sweep_keys_per_second: Annotated[float, Bounds(0, above=True)] = Field(
         default=10_000.0,
-        description="the most objects that a sweep deletes in a second, in all its tasks; halved "
-        "whenever the store asks for less, raised slowly again",
+        description="the most objects that all tasks of a sweep together delete in a second; "
+        "halved whenever the store asks for fewer requests, then raised slowly",
     )
     sweep_requests_per_second: Annotated[float, Bounds(0, above=True)] = Field(
-        default=1_000.0, description="the most requests that delete it sends in a second"
+        default=1_000.0, description="the most delete requests that a sweep sends in a second"
     )
     require_conditional_deletes: bool = Field(
         default=False,
-        description="delete only what still has the etag that was listed: one by one where the "
-        "store honours that only for single requests (versitygw), not at all where it never does "
-        "(MinIO)",
+        description="delete an object only if it still has the listed etag: one request for each "
+        "object if the store supports the condition only there (versitygw); no delete if the "
+        "store never supports it (MinIO)",
     )
     lakefs_wait_seconds: _Seconds = Field(
         default=120.0,
-        description="for how long a lakeFS server is waited for that is away (refused or broken "
-        "connections, no answer in time, 502, 503, 504), by all calls of a process together; the "
-        "log says so. Other answers, unknown hosts and certificates are reported at once or after "
-        "`max_attempts`. Nothing is waited for by what deletes: a sweep whose tasks find no server "
-        "ends, and is run again",
+        description="how long all calls of a process together wait for a lakeFS server that does "
+        "not answer (refused or broken connections, no answer in time, 502, 503, 504); the log "
+        "says so. Other errors, unknown hosts and certificates are reported at once or after "
+        "`max_attempts`. Tasks that delete never wait: a sweep whose tasks cannot reach the "
+        "server ends, and has to be run again",
     )
     lease_duration_seconds: Annotated[float, Bounds(120, MAX_DAYS * 86_400, unit="seconds")] = (
         Field(
             default=180.0,
-            description="for how long a sweep that died keeps others out; on the machine on which "
-            "it was killed for a minute, if it may have deleted, else not at all",
+            description="how long the lease of a sweep that died excludes other sweeps. On the "
+            "machine on which the sweep was killed: a minute if it may have deleted something, "
+            "else no time",
         )
     )
     lease_wait_seconds: _Seconds = Field(
         default=0.0,
-        description="how long to wait for another sweep of the repository that is alive, and for "
-        "any other run on it on this machine",
+        description="how long to wait for a running sweep of the repository, and for any other "
+        "run of the repository on this machine",
     )
     restore_revived: bool = Field(
         default=True,
-        description="put back at once what a sweep deleted and is needed after all; a hold is "
-        "written for the rest only",
+        description="put deleted objects back at once if they turn out to be needed; only for the "
+        "others a hold is written",
     )
     pin_days: _Days = Field(
         default=30.0,
-        description="for how many days no mark and no sweep takes what was restored; 0: pins are "
-        "not written",
+        description="for how many days no mark and no sweep takes restored objects; 0: no pins "
+        "are written",
     )
     trash_days: _Days = Field(
         default=7.0,
-        description="for how long files that a sweep deletes from a local store stay in "
-        "`_lakefs/retention/gc/lakegc/trash/` of the namespace, counted from the beginning of the "
-        "sweep (later sweeps with less keep it as long), and longer where it is the only copy of "
-        "something that is needed now; 0: they are deleted at once, and older trash stays where "
-        "it is. Other stores keep what their own settings say",
+        description="for how many days deleted files of a local store stay in "
+        "`_lakefs/retention/gc/lakegc/trash/` of the namespace, counted from the start of the "
+        "sweep. Later sweeps with fewer days do not shorten this, and the only copy of a needed "
+        "object stays longer. 0: files are deleted at once, and older trash stays. Other stores "
+        "keep deleted objects as their own settings say",
     )
     max_served_lookups: Annotated[int, Bounds(0)] = Field(
         default=100_000_000,
-        description="the most paths at HEADs to look up; candidates that need more stay alive, and "
-        "so do those for which there was no time",
+        description="the most paths at HEADs to look up; candidates that need more look-ups, or "
+        "for which there is no time, stay alive",
     )
     snapshot_attempts: _Tasks = Field(
         default=3,
-        description="how often an uncommitted snapshot is started again before the run stops",
+        description="how often a snapshot of the staged objects is started again before the run "
+        "stops",
     )
     backup_num_partitions: _Tasks = Field(
         default=20, description="the most tasks that copy (`-m`, `--max-maps`)"
     )
     backup_bandwidth: Annotated[float | None, Bounds(0, above=True, unit="MB/s")] = Field(
         default=None,
-        description="the most that all of these tasks copy together, in MB/s (`--bandwidth`)",
+        description="the most MB/s that all of these tasks copy together (`--bandwidth`)",
     )
     backup_list_threads: Annotated[int, Bounds(1, 40)] = Field(
         default=8, description="threads that list a backup (`--num-liststatus-threads`)"
     )
     backup_distribution: Distribution = Field(
         default="dynamic",
-        description="dynamic: tasks that copy take the next of many portions of equal bytes; "
-        "uniform: each gets one (`--strategy`)",
+        description="dynamic: each copying task takes the next of many portions of equal bytes; "
+        "uniform: each task gets one portion (`--strategy`)",
     )
 
 
@@ -259,37 +265,38 @@ class CollectorSettings(SharedSettings, RepositorySettings):
 
     allow_unsafe_min_age: bool = Field(
         default=False,
-        description="take `min_age_hours` as it is, without grace period, skew and margin; only "
-        "where nobody writes",
+        description="use `min_age_hours` as it is, without grace period, clock skew and margin; "
+        "only if nobody writes",
     )
     accept_missing: str | None = Field(
         default=None,
         description="digest of objects at HEADs that are known to be lost; the error that stops a "
-        "run names it",
+        "run shows it",
     )
     clean: bool = Field(
         default=False,
-        description="list the whole store; else what earlier runs saw of old slices is carried "
-        "forward",
+        description="list the whole store; else a run reuses what earlier runs listed of old "
+        "slices",
     )
     adopt: str | None = Field(
         default=None,
-        description="id of a mark of lakeFS's own collector: only what it names, too, is a "
-        "candidate (`lakegc adopt`)",
+        description="id of a mark of lakeFS's own collector: only objects that this mark also "
+        "names are candidates (`lakegc adopt`)",
     )
     backup_url: str | None = Field(
         default=None,
-        description="URL or path of backups; else `LAKEGC_BACKUP_URL`. A sweep then deletes only "
-        "what is verified in the backup of its mark",
+        description="URL or path of backups; else `LAKEGC_BACKUP_URL`. If it is set, a sweep "
+        "deletes only objects that are verified in the backup of its mark",
     )
     backup_log: str | None = Field(
         default=None,
-        description="folder or URL of logs of backups, one line of JSON for each object (`--log`)",
+        description="folder or URL for the logs of backups, one line of JSON for each object "
+        "(`--log`)",
     )
     without_backup: bool = Field(
         default=False,
-        description="where no `backup_url` is set, go on with a sweep that did not end and had "
-        "relied on a backup",
+        description="without `backup_url`, continue an unfinished sweep that had relied on a "
+        "backup",
     )
 
 
