@@ -292,11 +292,13 @@ def _waits(execution: Execution, ctx: RunContext) -> str | None:
 class RestoreConfig(dg.Config):
     """The objects to restore: all objects of the mark, some addresses, or a branch's objects."""
 
-    everything: bool = Field(default=False, description="all that the mark names")
-    addresses: list[str] = Field(default=[], description="objects, by their addresses")
-    branch: str | None = Field(default=None, description="branch, tag or commit: what it shows")
-    path: str | None = Field(default=None, description="only what is at this path of it")
-    prefix: str | None = Field(default=None, description="only what is below this prefix of it")
+    everything: bool = Field(default=False, description="all objects that the mark names")
+    addresses: list[str] = Field(default=[], description="objects to restore, by their addresses")
+    branch: str | None = Field(
+        default=None, description="branch, tag or commit whose objects are restored"
+    )
+    path: str | None = Field(default=None, description="only the object at this path of it")
+    prefix: str | None = Field(default=None, description="only objects below this prefix of it")
 
     def choice(self) -> Choice:
         """The same choice for the core; a ``RefusedError`` if the fields contradict each other."""

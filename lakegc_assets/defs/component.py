@@ -86,19 +86,19 @@ class GarbageCollection(dg.Component, Policy):
 
     name: Name | None = Field(
         default=None,
-        description="begins the names of all that it defines, where there is more than one in a "
-        "Dagster, or something of yours has such a name: letters, digits and _",
+        description="prefix of the names of all definitions of the component, needed if a Dagster "
+        "has several components or if your own definitions have such names: letters, digits and _",
     )
     translation: Translation | None = Field(
         default=None,
-        description="changes of assets: key, key_prefix, group_name, owners, tags, kinds, "
+        description="changes to the assets: key, key_prefix, group_name, owners, tags, kinds, "
         "description, metadata",
     )
     lakefs: ServerSection = Field(
-        default_factory=ServerSection, description="the lakeFS server, and how to log in"
+        default_factory=ServerSection, description="the lakeFS server and its credentials"
     )
     stores: StoresSection = Field(
-        default_factory=StoresSection, description="the object stores, and where artifacts live"
+        default_factory=StoresSection, description="the object stores, and the place of artifacts"
     )
     collector: CollectorSection = Field(
         default_factory=CollectorSection,
@@ -107,14 +107,19 @@ class GarbageCollection(dg.Component, Policy):
     include: Patterns = Field(
         default_factory=lambda: ["*"], description="names or patterns of repositories to collect"
     )
-    exclude: Patterns = Field(default_factory=list, description="of these, those that are not")
+    exclude: Patterns = Field(
+        default_factory=list,
+        description="names or patterns of repositories among those not to collect",
+    )
     running: bool = Field(
         default=False,
-        description="schedules and sensors are on from the start; else each is turned on in "
-        "Dagster's interface, as all but gc_repositories, gc_waiting, gc_waves and gc_metrics are",
+        description="true: schedules and sensors run from the start; else turn each on in "
+        "Dagster's interface, except gc_repositories, gc_waiting, gc_waves and gc_metrics, which "
+        "are on",
     )
     repositories: list[Override] = Field(
-        default_factory=list, description="what is different for some; later entries win"
+        default_factory=list,
+        description="settings of some repositories that differ; later entries win",
     )
     notices: NoticeSection = Field(
         default_factory=NoticeSection,
@@ -122,12 +127,12 @@ class GarbageCollection(dg.Component, Policy):
         "lost waves",
     )
     metrics: MetricsSection | None = Field(
-        default=None, description="the file of metrics for Prometheus; null: none is written"
+        default=None, description="the file of metrics for Prometheus; null: no file is written"
     )
     run_on: RunOnSection | None = Field(
         default=None,
         description="a Pipes client of your project, which starts the process of a mark or a "
-        "sweep elsewhere; null: they run where Dagster runs",
+        "sweep elsewhere; null: marks and sweeps run where Dagster runs",
     )
 
     _place: Path | None = pydantic.PrivateAttr(default=None)

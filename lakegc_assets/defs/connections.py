@@ -120,9 +120,11 @@ _TimeoutSeconds = Annotated[float, Bounds(0, above=True, unit="seconds")]
 class Timeouts(BaseModel):
     """Timeouts of requests, for each single try."""
 
-    connect_timeout_seconds: _TimeoutSeconds = Field(default=10.0, description="to reach a server")
+    connect_timeout_seconds: _TimeoutSeconds = Field(
+        default=10.0, description="the longest time to connect to a server"
+    )
     read_timeout_seconds: _TimeoutSeconds = Field(
-        default=10.0, description="without a byte of an answer"
+        default=10.0, description="the longest time without a byte of an answer"
     )
 
 
@@ -144,7 +146,7 @@ class LakeFSResource(Timeouts, dg.ConfigurableResource):  # type: ignore[type-ar
         default=None, description="a file in the form of ~/.lakectl.yaml"
     )
     max_attempts: Annotated[int, Bounds(1)] = Field(
-        default=5, description="how often a call is sent that may be repeated, at most"
+        default=5, description="the most attempts of a call that may be repeated"
     )
 
     def config(self) -> LakeFSConfig:
@@ -183,20 +185,22 @@ class ObjectStoreResource(Timeouts, dg.ConfigurableResource):  # type: ignore[ty
     s3: S3Resource
     azure: AzureBlobStorageResource | None = Field(
         default=None,
-        description="its credential; account_url may be empty for the namespace's own account",
+        description="credentials for Azure; an empty account_url means the account of the "
+        "namespace",
     )
     gcs_credentials_file: str | None = Field(
         default=None,
         description="key file of a Google service account; else application default credentials",
     )
     gcs_endpoint: str | None = Field(
-        default=None, description="in place of https://storage.googleapis.com"
+        default=None, description="replaces https://storage.googleapis.com"
     )
     addressing: Literal["auto", "path", "virtual"] = Field(
-        default="auto", description="where the bucket's name goes in an S3 URL"
+        default="auto", description="the place of the bucket's name in an S3 URL"
     )
     local_root: str | None = Field(
-        default=None, description="where a lakeFS with local storage keeps local:// namespaces"
+        default=None,
+        description="the folder in which a lakeFS with local storage keeps local:// namespaces",
     )
 
     def config(self) -> StoreConfig:

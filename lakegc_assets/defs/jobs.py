@@ -190,7 +190,7 @@ class Approving(dg.Config):
         default="", description="who approves; else the user of Dagster+, which alone knows users"
     )
     max_candidate_share: float | None = Field(
-        default=None, ge=0, le=1, description="approve that this share of the listing goes"
+        default=None, ge=0, le=1, description="approve the deletion of this share of the listing"
     )
 
 
@@ -264,16 +264,16 @@ class Accepting(dg.Config):
 
     accept: str = Field(
         default="",
-        description="the id of the hold to accept, and of no later one, as this job says it; "
-        "empty: say what is lost, and change nothing",
+        description="the id of the hold to accept, as this job shows it; a later hold is not "
+        "accepted. Empty: show the losses, and change nothing",
     )
     by: str = Field(
         default="", description="who accepts; else the user of Dagster+, which alone knows users"
     )
     unverified: bool = Field(
         default=False,
-        description="accept it also where artifacts or the backup of the sweep are gone for good, "
-        "so that nobody can know whether all is lost",
+        description="accept the hold even if artifacts or the backup of the sweep are gone for "
+        "good, so that it is unknown whether all objects are lost",
     )
 
 

@@ -42,10 +42,10 @@ class MetricsSection(dg.Model, dg.Resolvable):
     """The file of metrics that Prometheus's node_exporter reads."""
 
     textfile: Annotated[str, filled_in(metrics_file)] = Field(
-        description="path of the file, in the folder of its textfile collector; ends in .prom"
+        description="path of the file, in the folder of the textfile collector; ends in .prom"
     )
     every_seconds: Annotated[int, Bounds(30, 86_400)] = Field(
-        default=300, description="how often it is written; 30 are the least"
+        default=300, description="the interval between writes of the file; at least 30"
     )
 
 

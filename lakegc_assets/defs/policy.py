@@ -45,22 +45,24 @@ class AutoLimits(dg.Model, dg.Resolvable):
     """Limits of ``sweep: auto``; a mark beyond one of them waits for approval."""
 
     share: Annotated[float | None, Bounds(0, 1)] = Field(
-        default=0.2, description="of the listed objects that a mark names; null: any"
+        default=0.2,
+        description="the largest share of the listed objects that a mark may name; null: any",
     )
     objects: Annotated[int | None, Bounds(0)] = Field(
-        default=None, description="that a mark names; null: any"
+        default=None, description="the most objects that a mark may name; null: any"
     )
     bytes: Annotated[int | None, Bounds(0)] = Field(
-        default=None, description="of the objects that a mark names; null: any"
+        default=None, description="the most bytes of the objects that a mark names; null: any"
     )
     growth: Annotated[float | None, Bounds(0, above=True)] = Field(
         default=None,
-        description="how many times as much as the last mark, in objects and bytes; 2 is twice",
+        description="the largest factor by which objects and bytes may grow since the last mark; "
+        "2 is twice as much",
     )
     required: Annotated[str, one_of(REQUIRED)] = Field(
         default="nothing",
         json_schema_extra={"enum": list(REQUIRED)},
-        description="what must be there to bring objects back: nothing, backup, undo (versions or "
+        description="what must exist to bring objects back: nothing, backup, undo (versions or "
         "the like in the store), or backup or undo",
     )
 
@@ -91,13 +93,13 @@ class ForecastSection(dg.Model, dg.Resolvable):
     """Other retention rules, as changes of the rules in lakeFS."""
 
     default_retention_days: Annotated[int | None, Bounds(0, 2**31 - 1)] = Field(
-        default=None, description="days by default; null: as it is"
+        default=None, description="default days; null: unchanged"
     )
     branches: _BranchDays = Field(
         default_factory=dict, description="days of single branches, by their names"
     )
     without_branches: Texts = Field(
-        default_factory=list, description="branches that are thought to be deleted"
+        default_factory=list, description="branches to treat as deleted"
     )
 
     def change(self) -> Change:
@@ -113,9 +115,12 @@ class Policy(RepositorySettings, dg.Model, dg.Resolvable):
     """The policy of a repository: its schedule, the settings of its runs, and when they sweep."""
 
     cron: Cron = Field(
-        default="0 2 * * 0", description="when a wave is due, as five cron fields; Sundays at 2:00"
+        default="0 2 * * 0",
+        description="the time of waves, as five cron fields; default: Sundays at 2:00",
     )
-    time_zone: Zone = Field(default="UTC", description="of `cron`: Europe/Berlin, say")
+    time_zone: Zone = Field(
+        default="UTC", description="the time zone of `cron`, such as Europe/Berlin"
+    )
     min_age_hours: Annotated[float, Bounds(24, MAX_DAYS * 24, unit="hours")] = _shared(
         "min_age_hours"
     )
@@ -124,48 +129,52 @@ class Policy(RepositorySettings, dg.Model, dg.Resolvable):
     sweep: Annotated[str, one_of(MODES)] = Field(
         default="approved",
         json_schema_extra={"enum": list(MODES)},
-        description="what follows a mark that nobody asked for: never a sweep; one when a person "
-        "has approved it; or one at once where the limits of `auto` hold",
+        description="what follows a mark of a schedule or sensor: never a sweep; a sweep after a "
+        "person has approved the mark; or a sweep at once if the limits of `auto` hold",
     )
     auto: AutoLimits = Field(
         default_factory=AutoLimits, description="limits under which `sweep: auto` holds"
     )
     approval_lifetime_days: Annotated[float, Bounds(0, 365, above=True)] = Field(
-        default=7.0, description="for how long an approval counts; 365 are the most"
+        default=7.0, description="for how many days an approval is valid; at most 365"
     )
     stale_after_days: Annotated[float, Bounds(0, 3650, above=True)] = Field(
-        default=14.0, description="without a mark for longer, a repository is stale"
+        default=14.0, description="a repository without a mark for more days is stale"
     )
     keep_runs_days: Annotated[float, Bounds(2, 36_500)] = Field(
         default=30.0,
-        description="older runs may be pruned, but for the last three marks and what is needed; "
-        "2 are the least",
+        description="older runs may be pruned, except the last three marks and runs that are "
+        "needed; at least 2",
     )
     prune: bool = Field(
         default=False,
-        description="whether gc_prune_schedule removes what may go; else it only says what would",
+        description="true: gc_prune_schedule removes the runs that may be pruned; else it only "
+        "reports them",
     )
     forecast: ForecastSection | None = Field(
         default=None,
-        description="other retention rules, of which policy_forecast says what they would free",
+        description="other retention rules; policy_forecast shows what they would free",
     )
     price_per_tb_month: Annotated[float | None, Bounds(0)] = Field(
         default=None,
-        description="what a TB (10^12 bytes) costs a month, in whatever currency; null: reports "
+        description="the price of a TB (10^12 bytes) for a month, in any currency; null: reports "
         "show no money",
     )
     owners: Owners = Field(
         default_factory=list,
-        description="e-mail addresses or team:NAME, which get notices of failures",
+        description="e-mail addresses or team:NAME that get notices of failures",
     )
-    tags: Tags = Field(default_factory=dict, description="added to each run")
+    tags: Tags = Field(default_factory=dict, description="tags of each run")
 
 
 class Override(Policy):
     """Changes of the policy for some repositories."""
 
     include: Patterns = Field(description="names or patterns (*, ?, [ab]) of repositories")
-    exclude: Patterns = Field(default_factory=list, description="of these, those that are not")
+    exclude: Patterns = Field(
+        default_factory=list,
+        description="names or patterns of repositories among those that are left out",
+    )
 
 
 _FOR_ALL: Final = "for_all"
@@ -266,23 +275,25 @@ class Places(BaseModel):
     )
     backup_endpoint_url: str | None = Field(
         default=None,
-        description="S3 server of the bucket of `backup_url`, where it is not that of the "
-        "namespaces; else `LAKEGC_BACKUP_ENDPOINT_URL`. That bucket must have another name than "
-        "that of any repository",
+        description="S3 server of the bucket of `backup_url`, if it differs from that of the "
+        "namespaces; else `LAKEGC_BACKUP_ENDPOINT_URL`. The bucket must have another name than "
+        "the bucket of any repository",
     )
     backup_region: str | None = Field(
-        default=None, description="of that server; else `LAKEGC_BACKUP_REGION`"
+        default=None, description="region of that server; else `LAKEGC_BACKUP_REGION`"
     )
     backup_profile: str | None = Field(
         default=None,
-        description="in `~/.aws`, with credentials for that bucket; else `LAKEGC_BACKUP_PROFILE`",
+        description="profile in `~/.aws` with credentials for that bucket; else "
+        "`LAKEGC_BACKUP_PROFILE`",
     )
     namespace_roots: list[str] = Field(
         default_factory=list,
         description="URLs below which the server keeps namespaces: `lakegc leftovers` looks there "
-        "for those that no repository has; else `LAKEGC_NAMESPACE_ROOTS`, separated by commas. To "
-        "remove one, the credentials need lakeFS's permission `fs:ListRepositories` on `*`: lakeFS "
-        "lists only what they may list, and what is hidden looks deleted",
+        "for namespaces without a repository; else `LAKEGC_NAMESPACE_ROOTS`, separated by commas. "
+        "To remove one, the credentials need lakeFS's permission `fs:ListRepositories` on `*`: "
+        "lakeFS lists only the repositories that the credentials may list, and a hidden one looks "
+        "deleted",
     )
 
 
@@ -311,7 +322,9 @@ class StoresSection(Places, Timeouts, dg.Model, dg.Resolvable):
 
     backup_url: str | None = _shared("backup_url", CollectorSettings)
     namespace_roots: Texts = _shared("namespace_roots", Places)
-    s3_endpoint_url: str | None = Field(default=None, description="of a store beside AWS")
+    s3_endpoint_url: str | None = Field(
+        default=None, description="endpoint of an S3 store other than AWS"
+    )
     s3_region: str | None = Field(default=None, description="else AWS_REGION")
     s3_profile: str | None = Field(default=None, description="a profile of ~/.aws")
     s3_addressing: Literal["auto", "path", "virtual"] = _shared("addressing", ObjectStoreResource)
@@ -335,7 +348,7 @@ class NoticeSection(dg.Model, dg.Resolvable):
 
     url: Url | None = Field(
         default=None,
-        description="one JSON document is posted there for each of them",
+        description="the URL to which one JSON document is posted for each notice",
     )
     url_variable: str | None = Field(
         default=None, description="name of the environment variable that holds the URL"
@@ -343,12 +356,13 @@ class NoticeSection(dg.Model, dg.Resolvable):
     form: Annotated[str, one_of(FORMS)] = Field(
         default="auto",
         json_schema_extra={"enum": list(FORMS)},
-        description="in which it is posted: json, slack, teams; auto goes by the URL's host",
+        description="the form of the document: json, slack, teams; auto chooses by the host of "
+        "the URL",
     )
     dagster_url: Url | None = Field(
-        default=None, description="of Dagster's interface, to which notices link"
+        default=None, description="URL of Dagster's interface, for the links in notices"
     )
-    mail: MailSection | None = Field(default=None, description="one mail for each of them")
+    mail: MailSection | None = Field(default=None, description="one mail for each notice")
 
     def unset(self) -> list[str]:
         """The environment variables that this section names and that are not set."""

@@ -187,12 +187,14 @@ class Pruning(dg.Config):
     """Configuration of a prune."""
 
     repositories: list[str] = Field(
-        default_factory=list, description="their names; none: all that are collected"
+        default_factory=list, description="names of repositories; none: all that are collected"
     )
     keep_runs_days: float | None = Field(
-        default=None, ge=2, description="younger runs stay; else as the policy says"
+        default=None, ge=2, description="younger runs stay; else the value of the policy"
     )
-    dry_run: bool = Field(default=True, description="say what would go, and remove nothing")
+    dry_run: bool = Field(
+        default=True, description="show what would be removed, and remove nothing"
+    )
 
 
 def _prune(execution: Execution, config: Pruning) -> Mapping[str, Any]:

@@ -26,11 +26,11 @@ class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # 
 
     name: str = Field(
         default="",
-        description="of the component: where `artifact_root` is not set, its artifacts are in a "
+        description="name of the component: without `artifact_root`, its artifacts are in a "
         "folder of this name",
     )
     policies: dict[str, Any] = Field(
-        default={}, description="how single repositories are collected, as the component says it"
+        default={}, description="settings of single repositories, from the component"
     )
     collect_excluded: bool = Field(
         default=False,

@@ -134,7 +134,7 @@ class RunOnSection(dg.Model, dg.Resolvable):
     ] = Field(description="package.module:name of a Pipes client, or of a function that makes one")
     arguments: AsWritten = Field(
         default_factory=dict,
-        description="what its `run` takes beside `context` and `extras`: a command, a job",
+        description="arguments of its `run` besides `context` and `extras`: a command, a job",
     )
 
     def pipes_client(self) -> dg.PipesClient:
