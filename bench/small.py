@@ -35,7 +35,7 @@ def _run(folder: Path, engine: str) -> float:
         "LAKEGC_ARTIFACT_ROOT": str(folder / "artifacts"),
     }
     begun = time.monotonic()
-    # Output goes to a file: F's JVM outlives its process and keeps a pipe open.
+    # A pipe would stay open until the run's JVM has ended, too. F does not wait for its JVM either.
     with TemporaryFile("w+") as told, subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=told, cwd=folder, env=os.environ | homes
     ) as process, watched(process.pid) as memory:  # fmt: skip

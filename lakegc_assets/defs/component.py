@@ -109,7 +109,7 @@ class GarbageCollection(dg.Component, Policy):
     )
     exclude: Patterns = Field(
         default_factory=list,
-        description="names or patterns of repositories among those not to collect",
+        description="names or patterns of included repositories that are not collected",
     )
     running: bool = Field(
         default=False,

@@ -164,7 +164,7 @@ class Policy(RepositorySettings, dg.Model, dg.Resolvable):
         default_factory=list,
         description="e-mail addresses or team:NAME that get notices of failures",
     )
-    tags: Tags = Field(default_factory=dict, description="tags of each run")
+    tags: Tags = Field(default_factory=dict, description="tags that are added to each run")
 
 
 class Override(Policy):
@@ -173,7 +173,7 @@ class Override(Policy):
     include: Patterns = Field(description="names or patterns (*, ?, [ab]) of repositories")
     exclude: Patterns = Field(
         default_factory=list,
-        description="names or patterns of repositories among those that are left out",
+        description="names or patterns of included repositories that are left out",
     )
 
 

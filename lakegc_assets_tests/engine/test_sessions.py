@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -145,6 +146,16 @@ _OTHERWISE = {
     "spark.sql.codegen.wholeStage": "true",
     "spark.sql.codegen.factoryMode": "FALLBACK",
 }
+
+
+@pytest.mark.conformance
+def test_created_rows_need_no_exchange(spark: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    with SparkBackedSession(spark, open_store) as session:
+        created = session.create(rows(10))
+        created.join(created.groupBy("odd").count(), "odd").orderBy("hash").explain()
+    plan = capsys.readouterr().out
+    assert "Sort" in plan
+    assert not re.search(r"Exchange (hash|range|Single)", plan)
 
 
 @pytest.mark.conformance
