@@ -1,4 +1,4 @@
-"""Runs the embedded lakeFS: in a thread of a test, or as a process of its own."""
+"""Runs the embedded lakeFS: in a thread of a test, or as a separate process."""
 
 from __future__ import annotations
 
@@ -101,7 +101,10 @@ class EmbeddedLakeFS:
         deadline = time() + _START_SECONDS
         while not self._server.started:
             if not self._thread.is_alive() or time() > deadline:
-                raise LakegcError("the embedded lakeFS did not start")
+                raise LakegcError(
+                    f"the embedded lakeFS of {self._settings.data_dir} did not start at "
+                    f"{self.endpoint}: see the error output of this process, and start it again"
+                )
             sleep(0.005)
         return self
 
@@ -146,22 +149,26 @@ def _numbers(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--store", help="s3://bucket[/prefix] for objects; AWS variables say how to reach it."
 )
-@click.option("--access-key", help="The one user's access key; made up once by default.")
-@click.option("--secret-key", help="Its secret; made up once by default.")
+@click.option(
+    "--access-key", help="Access key of the only user; by default generated at the first start."
+)
+@click.option(
+    "--secret-key", help="Secret of the only user; by default generated at the first start."
+)
 @click.option("--clock-offset", default=0.0, help="Seconds that the server's clock is ahead.")
 @click.option(
     "--fault",
     "faults",
     multiple=True,
     type=click.Choice([fault.value for fault in Fault]),
-    help="Answer as today's real lakeFS does where that endangers data; may be repeated.",
+    help="Copy a behaviour of today's lakeFS that endangers data; may be repeated.",
 )
 @click.option(
     "--layout",
     type=click.Choice([layout.value for layout in Layout]),
     default=ServerSettings.layout.value,
     show_default=True,
-    help="Where new repositories have their objects; the flat ones are those of older lakeFS.",
+    help="Place of the objects of new repositories; the flat ones are those of older lakeFS.",
 )
 @_numbers
 def embedded(

@@ -158,7 +158,7 @@ class LakeFSClient(Transport):
         if found.id != repository:
             raise UnexpectedAnswerError(
                 f"{self.endpoint} was asked for repository {repository!r} and "
-                f"answered with {found.id!r}"
+                f"answered with {found.id!r}. Check the proxies"
             )
         return found
 
@@ -231,8 +231,9 @@ class LakeFSClient(Transport):
             if found.id == commit_id:
                 return found
             missing = UnexpectedAnswerError(
-                f"asked for commit {commit_id} of {repository!r}, the server told {found.id}: "
-                "lakeFS may do so after a cherry-pick, for ten minutes. Run again then"
+                f"{self.endpoint} was asked for commit {commit_id} of {repository!r} and answered "
+                f"with {found.id}, as lakeFS may in the ten minutes after a cherry-pick. Run again "
+                "after that"
             )
         named = self._named(repository, commit_id) if by_name else None
         if named is None:
@@ -327,7 +328,10 @@ class LakeFSClient(Transport):
             # "Nothing is served there" would be a fact about the object, and this error is none.
             raise UnexpectedAnswerError(str(error)) from error
         if found.path != path:
-            raise UnexpectedAnswerError(f"asked for {path!r}, {ref!r} answered {found.path!r}")
+            raise UnexpectedAnswerError(
+                f"{self.endpoint} was asked for {path!r} of {ref!r} in {repository!r} and answered "
+                f"with {found.path!r}. Check the proxies"
+            )
         return found
 
     def objects(
@@ -460,11 +464,14 @@ class LakeFSClient(Transport):
             if self.gc_rules(repository) is None:
                 raise _no_rules(repository, status.error.message)
             raise PrepareCommitsFailedError(
-                f"{what} failed on the server: {status.error.message}. Look at the server's log, "
-                "and run again"
+                f"{what} failed on the server: {status.error.message}. Read the server's log, and "
+                "run again"
             )
         if status.result is None:
-            raise UnexpectedAnswerError(f"{what} is completed, with neither result nor error")
+            raise UnexpectedAnswerError(
+                f"{what} is completed, with neither result nor error. Read the server's log, and run "
+                "again"
+            )
         return status.result
 
     def dump_refs(self, repository: str) -> DumpedRefs:
@@ -478,7 +485,9 @@ class LakeFSClient(Transport):
         limit_s, what = self._limits.one_prepare_s, f"listing all commits of {repository!r}"
         status = self._ended(DumpStatus, path, {"task_id": task.id}, limit_s, what)
         if status.refs is None:
-            raise UnexpectedAnswerError(f"{what} failed on the server: {status.error}")
+            raise UnexpectedAnswerError(
+                f"{what} failed on the server: {status.error}. Read the server's log, and run again"
+            )
         return status.refs
 
     def _ended(
@@ -495,7 +504,8 @@ class LakeFSClient(Transport):
             status = self._get(model, *path, params=named)
             if status.task_id != task_id:
                 raise UnexpectedAnswerError(
-                    f"asked for the task {task_id}, the server answered for {status.task_id}"
+                    f"{what}: the server was asked for the task {task_id} and answered for "
+                    f"{status.task_id}. Check the proxies"
                 )
             if status.completed:
                 return status
@@ -524,7 +534,7 @@ class LakeFSClient(Transport):
             if run_id not in (None, page.run_id):
                 raise UnexpectedAnswerError(
                     f"preparing the staged objects of {repository!r}: a page of run "
-                    f"{page.run_id} came after one of run {run_id}. Begin again"
+                    f"{page.run_id} came after one of run {run_id}. Run again"
                 )
             run_id = page.run_id
             token = page.continuation_token
@@ -564,7 +574,10 @@ def _rules(response: requests.Response) -> dict[str, Any]:
     except (ValueError, RecursionError):
         rules = None
     if not isinstance(rules, dict) or "branches" not in rules:
-        raise UnexpectedAnswerError(f"{response.url} answered, but not with retention rules")
+        raise UnexpectedAnswerError(
+            f"{response.url} answered, but not with retention rules. Check the endpoint and the "
+            "server's version"
+        )
     # The server writes a list without items as null.
     return {**rules, "branches": [] if rules["branches"] is None else rules["branches"]}
 

@@ -103,17 +103,18 @@ class UnsupportedServerError(LakeFSError):
 
 
 _NEEDS_A_POLICY = "the user of this access key needs a policy that allows it"
+_CHANGED = "it exists already, or was changed meanwhile: check its state, then run again"
 _BY_STATUS: dict[int, tuple[type[LakeFSError], str]] = {
     401: (AuthenticationError, "check key and secret, and that both belong to this server"),
     403: (ForbiddenError, _NEEDS_A_POLICY),
     404: (NotFoundError, ""),
-    409: (ConflictError, ""),
+    409: (ConflictError, _CHANGED),
     410: (GoneError, ""),
-    412: (ConflictError, ""),
+    412: (ConflictError, _CHANGED),
     429: (ThrottledError, "the server is busy: run again later"),
     504: (
         ServerError,
-        "a proxy ended the wait: look at the server's log, and let the proxy wait for longer",
+        "a proxy ended the wait: read the server's log, and let the proxy wait for longer",
     ),
 }
 #: Statuses of a proxy whose server is away, and of a server that starts or is overloaded.
@@ -150,7 +151,7 @@ def of_status(call: str, status: int, message: str | None) -> LakeFSError:
     if status == 410 and "repository in deletion" in said:  # noqa: PLR2004 # HTTP's own number
         return RepositoryInDeletionError(text)
     bad = (BadRequestError, _ENDPOINT if message is None else "")
-    failed = (ServerError, "look at the server's log")
+    failed = (ServerError, "read the server's log")
     kind, advice = _BY_STATUS.get(status, failed if status >= 500 else bad)  # noqa: PLR2004 # HTTP's own number
     failure = kind(f"{text}. {advice[:1].upper()}{advice[1:]}" if advice else text)
     failure.away = status in AWAY

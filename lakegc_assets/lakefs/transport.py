@@ -76,6 +76,8 @@ _GROWTH = 8
 #: The most times that a list that may end early is read on after its last item.
 ENDS: Final = 1000
 
+_UNUSABLE: Final = "Run again; if that does not help, check the proxies and the server's log"
+
 M = TypeVar("M", bound=pydantic.BaseModel)
 T = TypeVar("T")
 #: Seconds without a failed call after which an earlier outage of a server no longer counts.
@@ -272,7 +274,7 @@ class Transport:
         waited = max(away, monotonic() - began)
         left = limits.wait_s - waited
         if attempt >= limits.max_attempts and left <= 0:
-            error.args = (f"{error}. It was waited for {waited:.0f} s (lakefs_wait_seconds)",)
+            error.args = (f"{error}. lakegc waited for {waited:.0f} s (lakefs_wait_seconds)",)
             return None
         if due:
             logger.warning(
@@ -339,7 +341,8 @@ class Transport:
                 amount = min(_GROWTH * amount, LARGEST_PAGE)
             if after in seen:
                 raise UnexpectedAnswerError(
-                    f"paging {path_of(*listing.path)} does not advance: offset {after!r} came again"
+                    f"{self._url_of(listing)}: the list does not advance, since the offset {after!r} "
+                    f"came again. {_UNUSABLE}"
                 )
             seen.add(after)
             listing = replace(listing, after=after, amount=amount)
@@ -356,8 +359,8 @@ class Transport:
             asked += 1
             if asked > ENDS:
                 raise UnexpectedAnswerError(
-                    f"{path_of(*listing.path)} does not come to an end: more is written behind its "
-                    "last item all the time. Run again at a quieter time"
+                    f"{self._url_of(listing)}: the list does not end, since items are added after "
+                    "its last item again and again. Run again at a quieter time"
                 )
             listing, after = replace(listing, after=after), None
             for page in self._pages(listing):
@@ -371,7 +374,7 @@ class Transport:
         Raises UnexpectedAnswerError: another number of items than announced, items out of order, or
         more items announced without an item to continue after.
         """
-        after, path = listing.after, path_of(*listing.path)
+        after = listing.after
         asked: dict[str, str | int] = {**listing.params, "amount": listing.amount}
         if after:
             asked["after"] = after
@@ -383,13 +386,16 @@ class Transport:
             return self.first_page(replace(listing, amount=max(listing.amount // _GROWTH, 1)))
         page = parse(answer, listing.model)
         paging = page.pagination
-        where = f"{path} after {after!r}"
+        where = f"{self._url_of(listing)} after {after!r}"
         if paging.results != len(page.results):
             raise UnexpectedAnswerError(
-                f"{where}: {paging.results} items were announced, {len(page.results)} came"
+                f"{where}: the page says that it has {paging.results} items, and has "
+                f"{len(page.results)}. {_UNUSABLE}"
             )
         if paging.has_more and not page.results:
-            raise UnexpectedAnswerError(f"{where}: more is announced, but nothing came")
+            raise UnexpectedAnswerError(
+                f"{where}: the page is empty, and says that more follow. {_UNUSABLE}"
+            )
         if listing.key is not None:
             # Python compares code points, which gives the order of UTF-8 bytes, by which lakeFS
             # sorts.
@@ -397,8 +403,11 @@ class Transport:
             seen = [after, *keys] if after else keys
             if not all(map(lt, seen, seen[1:])):
                 low, high = next(pair for pair in pairwise(seen) if pair[0] >= pair[1])
-                raise UnexpectedAnswerError(f"{where}: {high!r} came after {low!r}")
+                raise UnexpectedAnswerError(f"{where}: {high!r} came after {low!r}. {_UNUSABLE}")
         return page
+
+    def _url_of(self, listing: Listing[Any]) -> str:
+        return self.endpoint + path_of(*listing.path)
 
 
 class _BoundedBody:
@@ -420,7 +429,7 @@ class _BoundedBody:
                 self._raw.close()
                 raise AnswerTooLargeError(
                     f"{self._call}: the answer is larger than {LARGEST_ANSWER:,} bytes, which no "
-                    "lakeFS server sends. Look at what answers there, and at proxies in between"
+                    "lakeFS server sends. Check the endpoint and the proxies"
                 )
             yield piece
 
@@ -505,8 +514,8 @@ def server_date(response: requests.Response) -> datetime:
         date = parsedate_to_datetime(value)
     except (TypeError, ValueError):
         raise UnexpectedAnswerError(
-            f"{response.url} answered with the Date header {value!r}: the server's clock cannot "
-            "be compared with ours"
+            f"{response.url} answered with the Date header {value!r}, so the server's clock cannot "
+            "be compared with this machine's. Check the proxies"
         ) from None
     return (
         date.replace(tzinfo=timezone.utc) if date.tzinfo is None else date.astimezone(timezone.utc)

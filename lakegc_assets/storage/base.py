@@ -228,7 +228,7 @@ class ObjectStore(ABC):
     def expires_after(self, prefixes: Sequence[str]) -> Sequence[float | None]:
         """The days after which rules of the store remove objects below prefixes; never an error.
 
-        One value for each prefix; None if no rule does, or if nobody can tell.
+        One value for each prefix; None if no rule does, or if it is not known.
         """
         return [None] * len(prefixes)
 

@@ -148,9 +148,17 @@ class BucketObject(ABC):
         if (found.size, found.etag) != (size, etag):
             raise StorageError(
                 f"{self.where}: size and etag are {found.size} and {found.etag}, {size} and {etag} "
-                "were written: the store cut it short, or somebody else writes there"
+                "were written: the store cut it short, or somebody else writes there; let nobody "
+                "write there, and run again"
             )
         return found
+
+    def damaged(self, md5: str) -> StorageError:
+        """The error for a content that the store got with another MD5 than was sent."""
+        return StorageError(
+            f"{self.where}: the store got other bytes than were sent: it names the MD5 {md5}. Run "
+            "again; if that does not help, check the network, the proxies, and the store's log"
+        )
 
     def compare(self, original: Mapping[str, str], copied: Mapping[str, str]) -> str:
         """The name of the first common checksum, or ``size``. Raises StorageError: they differ."""
@@ -159,7 +167,7 @@ class BucketObject(ABC):
                 if copied[name] != expected:
                     raise StorageError(
                         f"{self.where}: the copy has the {name} {copied[name]}, the object has "
-                        f"{expected}"
+                        f"{expected}: run again"
                     )
                 return name
         return "size"

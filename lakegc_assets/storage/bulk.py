@@ -73,7 +73,7 @@ class Deadline:
         """Begin (UTC) and whole seconds of a signature made now. Raises HttpFailure: too late."""
         gone = seconds() - self.called
         if 0 < self.expires_s < gone + 1:
-            raise HttpFailure(EXPIRED, "nothing was sent: it took too long to get there")
+            raise HttpFailure(EXPIRED, "nothing was sent: the deadline was too close")
         begin, length = self.since, self.expires_s
         if begin is None:
             begin, length = datetime.now(timezone.utc), self.expires_s - gone
@@ -137,7 +137,7 @@ class Bulk:
         for key in outcomes:
             problem = self.problem(key)
             if problem is None and etags is not None and not etags[key]:
-                problem = "the etag that it must still have is not known"
+                problem = "the etag that it must still have is not known: mark again"
             if problem is not None:
                 outcomes[key] = DeleteOutcome(key, "failed", "InvalidKey", problem)
         failure: str | None = None
@@ -195,7 +195,9 @@ class Bulk:
         except StorageError as error:
             return DeleteOutcome(key, "failed", "NoAnswer", str(error))
         if present == expected:
-            detail = f"the store says that its etag is not {present}, and then that it is"
+            detail = (
+                f"the store says that its etag is not {present}, and then that it is: run again"
+            )
             return DeleteOutcome(key, "failed", code, detail)
         detail = f"it has the etag {present}, {expected} was expected"
         return DeleteOutcome(key, "spared", None, detail)

@@ -82,7 +82,7 @@ def _compared(pieces: Pieces, size: int, name: str | None, where: str) -> Iterat
         if found != expected:
             raise StorageError(
                 f"{where}: what was read has the {name} {found}, and the store names {expected}: "
-                "it is damaged, or was on its way"
+                "it was damaged in the store or in transit: run again"
             )
     if held:
         yield held

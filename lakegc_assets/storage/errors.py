@@ -71,7 +71,7 @@ _LOCK: Final = re.compile(
     r"|is under active [\w-]+ hold and cannot be deleted",
     re.IGNORECASE,
 )
-_OLD: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
+_OLD: Final = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 _CODES: Final[Mapping[type[LakegcError], str]] = {
     ObjectNotFoundError: "NoSuchKey BlobNotFound notFound",
     PreconditionFailedError: """
@@ -120,6 +120,16 @@ _ADVICE: Final[Mapping[type[LakegcError], str]] = {
     ArchivedError: "it is in an archive: bring it back to a storage class that can be read",
     StoreFullError: "the store is full, or its quota is used up: make room, or choose another one",
     ObjectNotFoundError: "it does not exist",
+    StoreThrottledError: "the store asks for fewer requests: run again later",
+    StoreUnavailableError: (
+        "the store did not answer, or its answer cannot be used: run again; if that does not help, "
+        "check the network, the proxies, and the store's log"
+    ),
+    StorageError: "the store refused it: the store's documentation explains the code",
+}
+_ADVICE_BY_CODE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(_OLD, "the credentials have expired: renew them and run again"),
+    EXPIRED: "it came after its deadline, and the store did not carry it out: run again",
 }
 _MISCONFIGURED: Final = {
     **dict.fromkeys(
@@ -131,10 +141,10 @@ _MISCONFIGURED: Final = {
     ),
     "NoSuchBucket": "the bucket does not exist: check its name and the endpoint",
     "ContainerNotFound": "the container does not exist: check its name and the account",
-    "ContainerBeingDeleted": "the container is being deleted",
-    "ContainerDisabled": "the container is disabled",
-    "InvalidBucketName": "this cannot be the name of a bucket",
-    "InvalidResourceName": "this cannot be the name of a container",
+    "ContainerBeingDeleted": "the container is being deleted: check the URL",
+    "ContainerDisabled": "the container is disabled: let the owner of the account enable it",
+    "InvalidBucketName": "no bucket can have this name: check the URL",
+    "InvalidResourceName": "no container can have this name: check the URL",
     "RedirectLoop": "set the endpoint to where it leads, with its scheme, and the region",
     "NoCredentials": (
         "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or "
@@ -165,7 +175,5 @@ def usual_code(code: str, status: str, message: object = None) -> str:
 def explained(code: str, message: object, where: str) -> LakegcError:
     """The error for a store's code and message; ``where`` names the URL and the key."""
     kind = error_class(code)
-    advice = _MISCONFIGURED.get(code) or _ADVICE.get(kind, "")
-    if code in _OLD:
-        advice = "the credentials have expired: renew them and run again"
+    advice = _MISCONFIGURED.get(code) or _ADVICE_BY_CODE.get(code) or _ADVICE.get(kind, "")
     return kind(": ".join(filter(None, (where, advice, f"{code} ({message})"))))

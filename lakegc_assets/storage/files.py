@@ -254,7 +254,7 @@ class Original:
             left -= done
         self.require()
         if left:
-            raise StorageError(f"{self.where}: {left} of its bytes could not be copied")
+            raise StorageError(f"{self.where}: {left} of its bytes could not be copied: run again")
 
 
 def _send(source: int, target: int, count: int) -> int:
@@ -283,7 +283,7 @@ def write_file(path: Path, content: bytes) -> None:
     path = path.resolve()
     try:
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            raise ConfigurationError(f"{path} is no file that could be replaced: name another")
+            raise ConfigurationError(f"{path} is no file that could be replaced: name another path")
         # The usual mode of new files: other users may read it, if the umask allows.
         _write_atomically(path, content, 0o666)
     except OSError as error:
@@ -354,9 +354,10 @@ class LocalRoot:
         try:
             yield
         except OSError as error:
-            kind, advice = _ERRORS.get(error.errno or 0, (StorageError, ""))
-            where = f"{self.at(key)}: {error.strerror or error}"
-            raise kind(f"{where}: {advice}" if advice else where) from error
+            kind, advice = _ERRORS.get(
+                error.errno or 0, (StorageError, "check the disk, its mount and the system's log")
+            )
+            raise kind(f"{self.at(key)}: {error.strerror or error}: {advice}") from error
 
     def open(self, key: str) -> IO[bytes]:
         """Open an object, which is a regular file, for reading. Raises ObjectNotFoundError."""

@@ -128,7 +128,7 @@ def writing_once() -> Iterator[None]:
     except ObjectNotFoundError as error:
         raise PreconditionFailedError(str(error)) from error
     except StoreUnavailableError as error:
-        raise StoreUnavailableError(f"{error}: it is not known whether it was written") from error
+        raise StoreUnavailableError(f"{error}; it is not known whether it was written") from error
 
 
 def each_page(
@@ -146,7 +146,7 @@ def each_page(
         if token is None:
             return
         if token in seen:
-            raise HttpFailure("NoAnswer", f"the list of {what} does not go on")
+            raise HttpFailure("NoAnswer", f"the list of {what} does not go on: a token came twice")
         seen.add(token)
 
 
@@ -274,7 +274,7 @@ class HttpClient(ABC):
         size = size_behind(offset, answer.headers.get("Content-Range"))
         if answer.status_code not in _PARTIAL or size is None:
             answer.close()
-            raise HttpFailure("NoAnswer", f"it was asked for from byte {offset} on, and was not")
+            raise HttpFailure("NoAnswer", f"the answer does not begin at byte {offset}")
         return answer, size
 
     def delete_batch(
@@ -288,7 +288,9 @@ class HttpClient(ABC):
         answer = self.send("POST", url, {"Content-Type": content_type}, body)
         parts = _parts(answer.headers.get("Content-Type", ""), answer.content)
         if None in parts:
-            raise self._failure_in(parts[None]) or HttpFailure("NoAnswer", "it was not answered")
+            raise self._failure_in(parts[None]) or HttpFailure(
+                "NoAnswer", "an answer has no number"
+            )
         keys, found = list(deletes), {}
         for number, part in parts.items():
             if number is None or number >= len(keys):
@@ -322,7 +324,7 @@ class HttpClient(ABC):
         length = answer.headers.get("Content-Length", "")
         whole = stream or request.method == "HEAD" or not length.isdigit()
         if not whole and len(answer.content) < int(length):
-            raise HttpFailure("ConnectionFailed", "the answer broke off in the middle")
+            raise HttpFailure("ConnectionFailed", "the answer broke off")
         return answer
 
 
@@ -337,9 +339,11 @@ def pieces_of(answer: requests.Response, size: int) -> Iterator[bytes]:
     try:
         yield from answer.raw.stream(size, decode_content=False)
     except ReadTimeoutError as error:
-        raise HttpFailure("Timeout", "no more of the answer in time") from error
+        raise HttpFailure("Timeout", "the rest of the answer did not come in time") from error
     except (HTTPError, OSError) as error:
-        raise HttpFailure("ConnectionFailed", f"it broke off: {type(error).__name__}") from error
+        raise HttpFailure(
+            "ConnectionFailed", f"the answer broke off: {type(error).__name__}"
+        ) from error
 
 
 def seconds() -> float:
@@ -351,7 +355,8 @@ def require_soon(started: float, limit: float) -> None:
     """Raises HttpFailure: a signature took too long, so its request may be outdated."""
     if seconds() - started > limit:
         raise HttpFailure(
-            "ConnectionFailed", f"nothing was sent: credentials took longer than {limit:g} s"
+            "ConnectionFailed",
+            f"nothing was sent: the source of the credentials took longer than {limit:g} s",
         )
 
 
@@ -382,7 +387,9 @@ def time_in(header: str | None, where: str) -> datetime:
     except ValueError:
         found = None
     if found is None or found.tzinfo is None:
-        raise StorageError(f"{where}: the answer's time is {header!r}")
+        raise StorageError(
+            f"{where}: the answer's time is {header!r}: check the endpoint and the proxies"
+        )
     return found.astimezone(timezone.utc)
 
 

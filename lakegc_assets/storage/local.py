@@ -227,7 +227,8 @@ class LocalStore(LocalTrash):
                 descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             except FileNotFoundError:
                 raise ConfigurationError(
-                    f"{self._url}: the directory {self._root.path} does not exist"
+                    f"{self._url}: the directory {self._root.path} does not exist: check the "
+                    "URL, or mount its file system"
                 ) from None
             try:
                 return time_of(os.fstat(descriptor))
@@ -269,7 +270,8 @@ class LocalStore(LocalTrash):
                 flush(directory)
                 return etag
         raise StoreUnavailableError(
-            f"{self._root.at(key)}: its directory is being deleted all the time"
+            f"{self._root.at(key)}: another process removes its directory again and again: end "
+            "that process, or run again later"
         )
 
     def delete_file(
@@ -308,7 +310,7 @@ def _kept(
     if stat.S_ISDIR(status.st_mode):
         return DeleteOutcome(key, "already_missing")
     if not stat.S_ISREG(status.st_mode):
-        detail = "it is not a regular file: look at it and remove it by hand"
+        detail = "it is not a regular file: inspect it and remove it by hand"
         return DeleteOutcome(key, "failed", "InvalidKey", detail)
     if etag is not None and etag_of(status) != etag:
         detail = f"it has the etag {etag_of(status)}, {etag} was expected"
@@ -319,4 +321,6 @@ def _kept(
 
 
 def _expired(key: str) -> DeleteOutcome:
-    return DeleteOutcome(key, "failed", EXPIRED, "it is too late to remove it")
+    return DeleteOutcome(
+        key, "failed", EXPIRED, "its deadline is over, and it was not removed: run again"
+    )

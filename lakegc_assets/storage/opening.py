@@ -31,8 +31,8 @@ def open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
     if namespace.scheme == "s3":
         if namespace.authority.endswith(_DIRECTORY_BUCKET):
             raise ConfigurationError(
-                f"{url}: S3 lists a directory bucket in no order, and tells no upload in parts by "
-                "its etag, so that no listing of it can be trusted: use a general purpose bucket"
+                f"{url}: S3 lists a directory bucket in no order, and its etags do not show "
+                "uploads in parts, so no listing of it can be trusted: use a general purpose bucket"
             )
         from lakegc_assets.storage.s3.store import S3Store  # noqa: PLC0415
 

@@ -21,6 +21,9 @@ from lakegc_assets.storage.values import LISTING_SCHEMA, KeyRange, ObjectInfo, P
 _LAST_16_BITS: Final = "\ue000"
 _UNORDERED: Final = r"[\x{E000}-\x{10FFFF}]"
 _ZERO: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_UNUSABLE: Final = (
+    "such a listing cannot be trusted: run again; a store that lists so again cannot be collected"
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def follow(
         if token is None:
             return
         if token in seen:
-            raise StorageError(f"{where}: the store gave the same page token twice")
+            raise StorageError(f"{where}: the store gave the same page token twice: {_UNUSABLE}")
         seen.add(token)
 
 
@@ -70,10 +73,15 @@ def _require_asked(page: Page, prefix: str, where: str, *, one_level: bool) -> N
     elif page.prefixes:
         good = False
     if not good:
-        raise StorageError(
-            f"{where}: the store gave keys that were not asked for: such a listing cannot be "
-            "trusted"
-        )
+        raise StorageError(f"{where}: the store gave keys that were not asked for: {_UNUSABLE}")
+
+
+def damaged_page(where: str, error: Exception) -> StorageError:
+    """The error for a page that cannot be read, or contradicts itself."""
+    return StorageError(
+        f"{where}: the store answered with a damaged page ({error!r}): run again; if that does not "
+        "help, check the endpoint and the proxies"
+    )
 
 
 def objects_of(
@@ -162,7 +170,7 @@ def check_order(keys: pa.Array, last: str, where: str) -> str:
     if not ascending or keys[0].as_py() <= last:
         raise StorageError(
             f"{where}: the store's keys are out of order between {keys[0].as_py()!r} and "
-            f"{keys[-1].as_py()!r}, or before {last!r}: such a listing cannot be trusted"
+            f"{keys[-1].as_py()!r}, or before {last!r}: {_UNUSABLE}"
         )
     return str(keys[-1].as_py())
 

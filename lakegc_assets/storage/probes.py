@@ -115,8 +115,8 @@ def _require_answer(store: ObjectStore, outcome: DeleteOutcome, what: str) -> No
     code = outcome.error_code or ""
     if error_class(code) in _SILENT:
         raise StorageError(
-            f"{store.url}: whether {what} cannot be found out: {code} ({outcome.detail}). Sweep "
-            "again later"
+            f"{store.url}: it is not known whether {what}: {code} ({outcome.detail}). Sweep again "
+            "later"
         )
 
 

@@ -84,15 +84,15 @@ def _pieces(answer: Opened, opened: Open, tries: int, where: str) -> Iterator[by
     """The pieces of an answer, and of the next answers if it breaks off; see ``reading``."""
     size, etag, done, failed = answer.size, answer.etag, 0, 0
     if size is None:
-        raise StorageError(f"{where}: the answer does not have its length")
+        raise StorageError(f"{where}: the answer has no length: check the endpoint and the proxies")
     while True:
-        failure = HttpFailure("ConnectionFailed", "the answer broke off in the middle")
+        failure = HttpFailure("ConnectionFailed", "the answer broke off")
         try:
             for piece in answer.pieces:
                 done += len(piece)
                 failed = 0
                 if done > size:
-                    raise StorageError(f"{where}: more than its {size} bytes were read")
+                    raise StorageError(f"{where}: more than its {size} bytes were read: run again")
                 yield piece
             if done == size:
                 return
@@ -123,7 +123,9 @@ def counted(
         yield piece
     if done != size:
         came = "more" if done > size else f"only {done}"
-        raise other_size(f"{where}: {size} bytes were expected, {came} came: nothing was written")
+        raise other_size(
+            f"{where}: {size} bytes were expected, {came} came: nothing was written, run again"
+        )
 
 
 def whole(pieces: Iterable[bytes], size: int, where: str) -> bytes:

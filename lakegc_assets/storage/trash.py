@@ -135,7 +135,7 @@ class LocalTrash(ObjectStore):
             except NotADirectoryError as error:
                 raise StorageError(
                     f"{self._url}: {trash_key!r} cannot be in the trash: a part of its path is a "
-                    "file there"
+                    "file there. Remove that file, or set trash_days to 0"
                 ) from error
             except OSError as error:
                 if error.errno != errno.EXDEV:
@@ -144,7 +144,7 @@ class LocalTrash(ObjectStore):
                     f"{self._url}: {TRASH} is on another file system than the objects: keep them "
                     "on one, or set trash_days to 0"
                 ) from error
-        raise StorageError(f"{self._url}: the directory of {trash_key!r} is removed all the time")
+        raise self._removed_again(trash_key)
 
     def _move(self, directory: int, name: str, trash_key: str) -> None:
         *parents, target = self._root.segments(trash_key)
@@ -153,7 +153,10 @@ class LocalTrash(ObjectStore):
             folder = open_directories(stack, self._root.path, parents, create=True)[-1]
             with suppress(FileNotFoundError):
                 os.lstat(target, dir_fd=folder)
-                raise StorageError(f"{self._url}: {trash_key!r} is in the trash already")
+                raise StorageError(
+                    f"{self._url}: {trash_key!r} is in the trash already, so the file stays at "
+                    "its key: the sweep of a later mark can move it"
+                )
             if foreign:
                 self._require_linkable(directory, name, folder)
             rename(name, target, src_dir_fd=directory, dst_dir_fd=folder)
@@ -187,7 +190,13 @@ class LocalTrash(ObjectStore):
                 if found is not None:
                     return UndeleteOutcome(lost.key, "restored")
                 return UndeleteOutcome(lost.key, "not_kept", None, why)
-        raise StorageError(f"{self._url}: the directory of {lost.key!r} is deleted all the time")
+        raise self._removed_again(lost.key)
+
+    def _removed_again(self, key: str) -> StorageError:
+        return StorageError(
+            f"{self._url}: another process removes the directory of {key!r} again and again: end "
+            "that process, or run again later"
+        )
 
     def _found(self, lost: Lost) -> tuple[str | None, str]:
         """The trash key of an object; or None, and the reason."""

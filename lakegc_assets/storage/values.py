@@ -103,9 +103,9 @@ class Recovery(NamedTuple):
     notice: str
 
     @classmethod
-    def unknown(cls, where: str, why: object, advice: str = "") -> Recovery:
+    def unknown(cls, where: str, why: object, advice: str = "run again") -> Recovery:
         """A protection of which nothing is known."""
-        notice = f"{where}: whether deleted objects are kept could not be found out ({why}){advice}"
+        notice = f"{where}: it is not known whether deleted objects are kept ({why}): {advice}"
         return cls("unknown", None, notice)
 
 
@@ -113,7 +113,7 @@ class DataProtection(NamedTuple):
     """The use of space by deleted objects of a store, and the objects that it does not delete.
 
     Attributes:
-        held: whether the space of a deleted object stays in use; None if nobody can tell.
+        held: whether the space of a deleted object stays in use; None if it is not known.
         days: days after the delete until it is free; None if no end is known.
         locked_days: days after the write for which the store holds each object in any case.
         at_least: whether it may be longer: by locks of single objects, or by rules for a part.

@@ -105,7 +105,7 @@ def test_a_server_that_is_away_is_waited_for_and_the_log_of_the_run_says_so(
     key = add_partition(instance, "beta", "away")
     entries = run(instance, "gc", key, lakefs_wait_seconds=60.0)
     said, _, _ = failure_of(entries, "store_listing")
-    assert "It was waited for 60 s (lakefs_wait_seconds)" in said
+    assert "lakegc waited for 60 s (lakefs_wait_seconds)" in said
     reported = [entry.user_message for entry in entries if "is away" in entry.user_message]
     assert reported[0].startswith(
         f"lakeFS at {endpoint}/api/v1 is away: waiting for it, 0 s of 60 s: "

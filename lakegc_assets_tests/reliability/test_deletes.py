@@ -310,5 +310,5 @@ def test_a_probe_whose_answer_is_lost(place: Place) -> None:
 )  # fmt: skip
 def test_a_probe_in_a_storm(place: Place) -> None:
     place.meddle(place.says.deletes, lambda _ask: place.says.busy)
-    with pytest.raises(StorageError, match="cannot be found out"):
+    with pytest.raises(StorageError, match="not known whether"):
         probe_conditions(place.store, PROBES)

@@ -230,7 +230,7 @@ def test_what_keeps_deleted_blobs_is_told(azure: Callable[..., ObjectStore]) -> 
     assert azure(service(on), refusal(403, "AuthorizationFailure")).recovery().kind == "unknown"
     found = azure(refusal(403, "AuthorizationFailure")).recovery()
     assert found[:2] == ("unknown", None)
-    assert "could not be found out (AuthorizationFailure)" in found.notice
+    assert "not known whether deleted objects are kept (AuthorizationFailure)" in found.notice
     assert "read the properties" in found.notice
 
 

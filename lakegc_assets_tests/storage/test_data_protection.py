@@ -377,7 +377,7 @@ def test_locks_of_a_container(azure: Callable[..., ObjectStore]) -> None:
     denied = Answer(403, headers={"x-ms-error-code": "AuthorizationFailure"})
     found = azure(denied).data_protection()
     assert found.held is None
-    assert "could not be found out" in found.notice
+    assert "not known whether" in found.notice
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,7 @@ def test_what_keeps_deleted_objects_is_told(gcs: Callable[..., ObjectStore]) -> 
     assert gcs(Answer(body=json.dumps(off))).recovery()[:2] == ("nothing", None)
     found = gcs(refusal(403, "forbidden")).recovery()
     assert found[:2] == ("unknown", None)
-    assert "could not be found out (forbidden)" in found.notice
+    assert "not known whether deleted objects are kept (forbidden)" in found.notice
     assert "storage.buckets.get" in found.notice
 
 

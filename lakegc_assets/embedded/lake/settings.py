@@ -67,8 +67,8 @@ class ServerSettings:
     at_scan_step: Callable[[str], None] = lambda _: None
     copies_kept: int = _number(
         7 * 24 * 3600,
-        "Seconds for which prepare_uncommited tells of a shallow copy; each run of it must end "
-        "within half of that, so it is well above the longest collection.",
+        "Seconds for which prepare_uncommited lists a shallow copy; each run of it must end within "
+        "half of that, so it must be far longer than the longest collection.",
     )
     max_upload_bytes: int = _number(
         1 << 30,

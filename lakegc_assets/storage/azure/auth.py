@@ -150,7 +150,9 @@ class TokenSigner(Signer):
 
     def __call__(self, request: Request) -> None:
         if not request.url.startswith("https://"):
-            raise ConfigurationError("account_url is not https: a token is not sent in the open")
+            raise ConfigurationError(
+                "account_url is not https, and a token is not sent in the open: set an https URL"
+            )
         try:
             token = self._source.get_token(_SCOPE).token
         except ClientAuthenticationError as error:

@@ -66,7 +66,7 @@ class Blob(BucketObject):
         modified = time_in(headers.get("Last-Modified"), self.where)
         size = headers.get("Content-Length", "")
         if not size.isdecimal():
-            raise StorageError(f"{self.where}: the answer's length is {size!r}")
+            raise StorageError(f"{self.where}: the answer has no size: {size!r}")
         return ObjectState(int(size), modified, etag, named_by(headers))
 
     def opened(self, offset: int, etag: str | None) -> Opened:
@@ -169,7 +169,7 @@ class Blob(BucketObject):
         with self.writing(once=asked.if_absent):
             answer = self._send(headers, condition=_IF_ABSENT if asked.if_absent else {})
             if (status := answer.headers.get("x-ms-copy-status")) != "success":
-                raise StorageError(f"{self.where}: the copy ended as {status!r}")
+                raise StorageError(f"{self.where}: the copy ended as {status!r}: run again")
             return etag_in(answer.headers.get("ETag"))
 
     def _copy_blocks(self, source: Blob, asked: CopyRequest, md5: str | None, least: int) -> str:
@@ -200,7 +200,7 @@ class Blob(BucketObject):
     def _compare_md5(self, answer: requests.Response, data: bytes) -> None:
         named = named_by(answer.headers).get("md5")
         if named is not None and named != md5_of(data).hex():
-            raise StorageError(f"{self.where}: the store got other bytes: it names the MD5 {named}")
+            raise self.damaged(named)
 
 
 def _block_ids() -> Iterator[str]:

@@ -33,7 +33,7 @@ from lakegc_assets.storage.azure.auth import (
 )
 from lakegc_assets.storage.bulk import Deadline
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.errors import StorageError, usual_code
+from lakegc_assets.storage.errors import usual_code
 from lakegc_assets.storage.http import (
     HttpClient,
     HttpFailure,
@@ -42,7 +42,7 @@ from lakegc_assets.storage.http import (
     each_page,
     once_per_process,
 )
-from lakegc_assets.storage.pages import Page, objects_of
+from lakegc_assets.storage.pages import Page, damaged_page, objects_of
 
 #: The first service version whose listings can start at a name.
 VERSION_OF_START_FROM: Final = "2026-02-06"
@@ -192,7 +192,8 @@ def open_service(config: StoreConfig, host: str) -> AzureService:
         given.partition(".")[0] == account and given.endswith(f".{domain}")
     ):
         raise ConfigurationError(
-            f"the namespace is in the account {account!r} of {domain}, and account_url is {url}"
+            f"the namespace is in the account {account!r} of {domain}, and account_url is {url}: "
+            "set it to the URL of that account, or remove it"
         )
     return AzureService(config, signers(config.azure, account), account, url)
 
@@ -207,7 +208,7 @@ def read_page(body: bytes, where: str) -> Page:
         prefixes = [name_of(item) for item in blobs.iter("BlobPrefix")]
         return Page(objects_of(keys, sizes, written, etags), prefixes, marker)
     except (ET.ParseError, ValueError, TypeError, pa.ArrowInvalid) as error:
-        raise StorageError(f"{where}: the store answered with a damaged page: {error}") from error
+        raise damaged_page(where, error) from error
 
 
 def _listing_in(body: bytes) -> tuple[ET.Element, str | None]:
@@ -218,7 +219,7 @@ def _listing_in(body: bytes) -> tuple[ET.Element, str | None]:
     root = ET.fromstring(body)  # noqa: S314 - expat refuses what would grow without bounds
     blobs, marker = root.find("Blobs"), root.find("NextMarker")
     if root.tag != "EnumerationResults" or blobs is None:
-        raise ValueError("it is not a listing: check the endpoint")
+        raise ValueError("it is not a listing")
     if marker is None:
         raise ValueError("it has no NextMarker, so it may be cut")
     if b"\r" in body:

@@ -141,7 +141,9 @@ class AzureVersions(BucketStore[Blob]):
                 # attempt.
                 with suppress(HttpFailure):
                     self.service.send("DELETE", url, {"If-Match": etag})
-            raise HttpFailure("NoAnswer", f"the copy of a version ended as {status!r}")
+            why = answer.headers.get("x-ms-copy-status-description", "without a reason")
+            message = f"the copy of a version ended as {status!r} ({why}): restore again"
+            raise HttpFailure("NoAnswer", message)
 
     def _listed(self, name: str) -> list[Listed]:
         """All entries of exactly one blob's name."""
@@ -190,7 +192,7 @@ class AzureVersions(BucketStore[Blob]):
             listed = self._has_versions()
         except (HttpFailure, ValueError) as error:
             code = error.code if isinstance(error, HttpFailure) else error
-            advice = ": look at the account, or let the credentials read the properties of blobs"
+            advice = "check the account, or let the credentials read the properties of blobs"
             return Recovery.unknown(where, code, advice), True
         if service.versioned or (listed and service.versioned is None):
             kept = "versioning is on: deleted blobs stay as versions, and are paid for"
@@ -216,7 +218,7 @@ class AzureVersions(BucketStore[Blob]):
             locks = list(held)
         except HttpFailure as failure:
             why = f"({failure.code}): let the credentials read its properties"
-            locks = [f"whether the container has policies or holds could not be found out {why}"]
+            locks = [f"it is not known whether the container has policies or holds {why}"]
         recovery, perhaps_versions = self._settings()
         found = DataProtection.of(recovery)
         if perhaps_versions:

@@ -75,7 +75,7 @@ class GcsObject(BucketObject):
         """Read its metadata in an answer. Raises StorageError: it is about another object."""
         info, found = read_object(body, self.where)
         if info.key != self.name:
-            raise StorageError(f"{self.where}: the answer names {info.key!r}")
+            raise StorageError(f"{self.where}: the answer names {info.key!r}: check the endpoint")
         hashes = checksums_in({"md5": found.get("md5Hash"), "crc32c": found.get("crc32c")})
         return ObjectState(info.size, info.last_modified, info.etag, hashes)
 
@@ -134,10 +134,12 @@ class GcsObject(BucketObject):
             md5 = digest.hexdigest()
         written = self.read(body)
         if written.size != size:
-            raise StorageError(f"{self.where}: the store has {written.size} of {size} bytes")
+            raise StorageError(
+                f"{self.where}: the store has {written.size} of {size} bytes: run again"
+            )
         named = written.checksums.get("md5")
         if named not in {None, md5}:
-            raise StorageError(f"{self.where}: the store got other bytes: it names the MD5 {named}")
+            raise self.damaged(named)
         return Copied(written.etag, "md5" if named else "size")
 
     @contextmanager
@@ -148,7 +150,10 @@ class GcsObject(BucketObject):
         session = _Session(self, answer.headers.get("Location", ""))
         # Requests to this URL carry credentials.
         if not session.url.startswith(f"{self.service.url}/"):
-            raise StorageError(f"{self.where}: the store sends the upload to {session.url!r}")
+            raise StorageError(
+                f"{self.where}: the store sends the upload to {session.url!r}, to which no "
+                "credentials are sent: check the endpoint"
+            )
         try:
             yield session
         except BaseException:
@@ -179,19 +184,24 @@ class _Session:
                     answer = self._send(f"bytes */{size}", b"")
             if answer.status_code in _DONE:
                 if end != size:
-                    raise StorageError(f"{self.target.where}: the store ended the upload early")
+                    raise StorageError(
+                        f"{self.target.where}: the store ended the upload early: run again"
+                    )
                 return answer.content
             kept = _SO_FAR.fullmatch(answer.headers.get("Range", ""))
             done = int(kept[1]) + 1 if kept else 0
             if not first <= done <= end or (done == end == size):
                 raise StorageError(
-                    f"{self.target.where}: the store kept {done} bytes of the upload"
+                    f"{self.target.where}: the store kept {done} bytes of the upload, not all of "
+                    f"{first} to {end}: run again"
                 )
             if done == end:
                 return b""
             failed = failed + 1 if done <= at else 0
             if failed >= self.target.tries:
-                raise StorageError(f"{self.target.where}: the store keeps nothing of the upload")
+                raise StorageError(
+                    f"{self.target.where}: the store keeps nothing of the upload: run again"
+                )
             at = done
 
     def _send(self, span: str, data: bytes) -> requests.Response:
@@ -228,7 +238,9 @@ def copy(source: GcsObject, target: GcsObject, asked: CopyRequest) -> Copied:
         raise failure.explained(target.where) from failure
     copied = target.read(resource)
     if copied.size != asked.size:
-        raise StorageError(f"{target.where}: the copy has {copied.size} of {asked.size} bytes")
+        raise StorageError(
+            f"{target.where}: the copy has {copied.size} of {asked.size} bytes: run again"
+        )
     try:
         verified_by = target.compare(original.checksums, copied.checksums)
     except StorageError:

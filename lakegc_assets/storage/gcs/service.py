@@ -30,7 +30,7 @@ from lakegc_assets.storage.http import (
     Sign,
     once_per_process,
 )
-from lakegc_assets.storage.pages import Page, objects_of
+from lakegc_assets.storage.pages import Page, damaged_page, objects_of
 from lakegc_assets.storage.values import ObjectInfo
 
 _ENDPOINT: Final = "https://storage.googleapis.com"
@@ -139,7 +139,10 @@ def credentials_of(file: str | None) -> Any:  # noqa: ANN401 - google-auth's, un
             file, scopes=[_SCOPE]
         )
     except (DefaultCredentialsError, OSError, ValueError) as error:
-        raise ConfigurationError(f"no credentials for Google Cloud Storage: {error}") from error
+        raise ConfigurationError(
+            f"no credentials for Google Cloud Storage: {error}. Set credentials_file, or make "
+            "application default credentials (`gcloud auth application-default login`)"
+        ) from error
 
 
 def signer_of(credentials: Any) -> Sign:  # noqa: ANN401 - as above
@@ -166,7 +169,7 @@ def read_page(body: bytes, where: str) -> Page:
         prefixes = pa.array(page.get("prefixes", []), pa.string()).to_pylist()
         return Page(_objects(page.get("items", [])), prefixes, token)
     except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowInvalid) as error:
-        raise StorageError(f"{where}: the store answered with a damaged page: {error!r}") from error
+        raise damaged_page(where, error) from error
 
 
 def next_page_token(page: Any) -> str | None:  # noqa: ANN401 - any JSON
@@ -186,7 +189,9 @@ def read_object(body: bytes, where: str) -> tuple[ObjectInfo, Mapping[str, Any]]
         found = json.loads(body)
         (row,) = _objects([found]).to_pylist()
     except (ValueError, LookupError, TypeError, pa.ArrowInvalid) as error:
-        raise StorageError(f"{where}: the store's answer is damaged: {error!r}") from error
+        raise StorageError(
+            f"{where}: the store's answer is damaged ({error!r}): check the endpoint and the proxies"
+        ) from error
     row["last_modified"] = row["last_modified"].astimezone(timezone.utc)
     return ObjectInfo(**row), found
 

@@ -208,7 +208,7 @@ class GcsStore(UploadingStore[GcsObject]):
             return _recovery_of(settings, self.prefix, self._url), _locks_of(settings)
         except (HttpFailure, ValueError, AttributeError, TypeError) as error:
             code = error.code if isinstance(error, HttpFailure) else error
-            advice = ": look at its soft delete and its versioning, or allow storage.buckets.get"
+            advice = "check its soft delete and its versioning, or allow storage.buckets.get"
             return Recovery.unknown(self._url, code, advice), ()
 
     def _expirations(self) -> Iterable[tuple[str, float]]:
@@ -218,7 +218,7 @@ class GcsStore(UploadingStore[GcsObject]):
             rules = json.loads(answer.content).get("lifecycle", {}).get("rule", ())
             return [found for rule in rules for found in _expiries(rule)]
         except (ValueError, TypeError, AttributeError) as error:
-            raise HttpFailure("NoAnswer", "damaged rules of the bucket") from error
+            raise HttpFailure("NoAnswer", f"damaged lifecycle rules: {error!r}") from error
 
     def retained(self, prefix: str = "") -> Retained:
         """See ``ObjectStore``: generations that are not the latest, and soft-deleted objects."""
@@ -243,7 +243,7 @@ class GcsStore(UploadingStore[GcsObject]):
                     (int(one["size"]), _is_held(one), _locked_until(one)) for one in old
                 ], following
             except (ValueError, LookupError, TypeError, AttributeError) as error:
-                raise HttpFailure("NoAnswer", "a damaged list of versions") from error
+                raise HttpFailure("NoAnswer", f"a damaged list of versions: {error!r}") from error
 
         return chain.from_iterable(each_page(ask, "versions"))
 

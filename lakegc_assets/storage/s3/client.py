@@ -125,7 +125,7 @@ def whole(pages: Iterable[Any], what: str) -> Iterator[Any]:
         follows = page.get("IsTruncated")
         yield page
     if follows is not False:
-        raise HttpFailure("NoAnswer", f"a list of {what} ends without saying that it is whole")
+        raise HttpFailure("NoAnswer", f"a list of {what} ends without saying that it is complete")
 
 
 @contextmanager
@@ -205,7 +205,9 @@ def clients(config: StoreConfig) -> Clients:
         )  # fmt: skip
         return Clients(usual, once, small)
     except (BotoCoreError, ValueError) as error:
-        raise ConfigurationError(f"S3 cannot be reached with these settings: {error}") from error
+        raise ConfigurationError(
+            f"S3 cannot be reached with these settings: {error}. Check the endpoint and the region"
+        ) from error
 
 
 def is_aws(endpoint: str) -> bool:
@@ -315,7 +317,10 @@ def read_credentials_file(path: str | os.PathLike[str]) -> Mapping[str, str | No
     """The fields of a file that ``write_credentials_file`` wrote. Raises ConfigurationError."""
     content = read_private_fields(path, "write_credentials_file")
     if not (content.get("access_key") and content.get("secret_key")):
-        raise ConfigurationError(f"the credentials file {path} lacks a key: write it again")
+        raise ConfigurationError(
+            f"the credentials file {path} lacks access_key or secret_key: write it again with "
+            "write_credentials_file"
+        )
     return {name: content.get(name) for name in ("access_key", "secret_key", "session_token")}
 
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from botocore.parsers import ResponseParserError
 
 from lakegc_assets.storage.errors import StorageError
-from lakegc_assets.storage.pages import Page, objects_of
+from lakegc_assets.storage.pages import Page, damaged_page, objects_of
 from lakegc_assets.storage.s3.page_objects import FIELDS, objects_in
 
 _PAGE: Final = "LakegcPage"
@@ -100,7 +100,7 @@ def read_page(answer: Any, where: str) -> Page:  # noqa: ANN401 - botocore's ans
     try:
         return _read(page.root, page.columns)
     except (ValueError, TypeError, pa.ArrowInvalid) as error:
-        raise StorageError(f"{where}: the store answered with a damaged page: {error}") from error
+        raise damaged_page(where, error) from error
 
 
 def _read(root: ET.Element, columns: Sequence[pa.Array]) -> Page:

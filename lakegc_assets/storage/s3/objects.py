@@ -102,7 +102,9 @@ class S3Object(BucketObject):
             named = named_by(answer, self.bucket)
             return ObjectState(answer["ContentLength"], modified, etag, named)
         except KeyError as error:
-            raise StorageError(f"{self.where}: the answer has no {error}") from error
+            raise StorageError(
+                f"{self.where}: the answer has no {error}: check the endpoint and the proxies"
+            ) from error
 
     def opened(self, offset: int, etag: str | None) -> Opened:
         asked = dict(self.named)
@@ -181,7 +183,7 @@ class S3Object(BucketObject):
         if etag == md5_of(data).hex():
             return Copied(etag, "md5")
         if is_md5(etag) and tells_md5(answer, self.bucket):
-            raise StorageError(f"{self.where}: the store got other bytes: it answers with {etag}")
+            raise self.damaged(etag)
         self.require_written(len(data), etag)
         return Copied(etag, "size")
 
@@ -226,7 +228,7 @@ class Upload:
             etag = etag_in(answer.get("ETag"))
         named = is_md5(etag) and tells_md5(answer, self.target.bucket)
         if named and etag != digest.hex():
-            raise StorageError(f"{self.target.where}: the store got a part as other bytes")
+            raise self.target.damaged(etag)
         self.compared = self.compared and named
         self.etags.append(etag)
 
@@ -256,7 +258,9 @@ def _pieces(body: Any) -> Iterator[bytes]:  # noqa: ANN401 - botocore's Streamin
         with failing():
             yield from body.iter_chunks(PIECE)
     except OSError as error:
-        raise HttpFailure("ConnectionFailed", f"it broke off: {type(error).__name__}") from error
+        raise HttpFailure(
+            "ConnectionFailed", f"the answer broke off: {type(error).__name__}"
+        ) from error
 
 
 def is_md5(etag: str) -> bool:
@@ -354,7 +358,7 @@ def _by_value(source: S3Object, target: S3Object, asked: CopyRequest) -> Copied 
         return Copied(made, "md5")
     small.pause(target.bucket, inf)
     if "md5" in target.require_written(asked.size, made).checksums:
-        raise StorageError(f"{target.where}: the store got other bytes: it answers with {made}")
+        raise target.damaged(made)
     return Copied(made, "size")
 
 

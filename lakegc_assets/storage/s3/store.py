@@ -154,7 +154,7 @@ class S3Store(S3Versions):
         try:
             versioning = self._versioning()
         except HttpFailure as failure:
-            advice = ": look at the versioning of the bucket, or allow s3:GetBucketVersioning"
+            advice = "check the versioning of the bucket, or allow s3:GetBucketVersioning"
             return Recovery.unknown(where, failure.code, advice), "unknown", ()
         if versioning != "enabled":
             notice = f"{where}: the bucket keeps nothing of what is deleted"
@@ -170,7 +170,7 @@ class S3Store(S3Versions):
             rules = self._rules()
         except HttpFailure as failure:
             why = f"{failure.code}: allow s3:GetLifecycleConfiguration"
-            notice = f"{kept}, until when could not be found out ({why})"
+            notice = f"{kept}, and it is not known until when ({why})"
             return Recovery("versions", None, notice), versioning, None
         ends = [days for one in rules if (days := _days(one, self.prefix)) is not None]
         until = "until a lifecycle rule ends them; none does now"
@@ -254,7 +254,7 @@ def _in_words(lock: ObjectLock | None) -> Sequence[str]:
     """Object Lock of a bucket, as a sentence; None if it is not known."""
     if lock is None:
         allow = "allow s3:GetBucketObjectLockConfiguration"
-        return [f"whether objects are locked could not be found out: {allow}"]
+        return [f"it is not known whether objects are locked: {allow}"]
     if lock.days:
         since = f"for {lock.days:g} days from when it was written ({lock.mode})"
         longer = "or longer by a lock or a legal hold of its own"
