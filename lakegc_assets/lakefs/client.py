@@ -469,8 +469,8 @@ class LakeFSClient(Transport):
             )
         if status.result is None:
             raise UnexpectedAnswerError(
-                f"{what} is completed, with neither result nor error. Read the server's log, and run "
-                "again"
+                f"{what} is completed, with neither result nor error. Read the server's log, and "
+                "run again"
             )
         return status.result
 

@@ -341,8 +341,8 @@ class Transport:
                 amount = min(_GROWTH * amount, LARGEST_PAGE)
             if after in seen:
                 raise UnexpectedAnswerError(
-                    f"{self._url_of(listing)}: the list does not advance, since the offset {after!r} "
-                    f"came again. {_UNUSABLE}"
+                    f"{self._url_of(listing)}: the list does not advance: {after!r} came again as "
+                    f"the offset. {_UNUSABLE}"
                 )
             seen.add(after)
             listing = replace(listing, after=after, amount=amount)

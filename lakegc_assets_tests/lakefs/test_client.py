@@ -511,7 +511,7 @@ def test_a_diff_to_which_something_is_added_all_the_time_is_refused(
     paths = (f"{number:05}" for number in count())
     server.overrides["GET", ".*/diff"] = lambda _: _results({"path": next(paths), **_ADDED})
     server.requests.clear()
-    with pytest.raises(errors.UnexpectedAnswerError, match="does not come to an end"):
+    with pytest.raises(errors.UnexpectedAnswerError, match="the list does not end"):
         list(client.changes("retention", "main"))
     assert len(server.requests) == 3
 

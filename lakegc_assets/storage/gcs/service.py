@@ -190,7 +190,8 @@ def read_object(body: bytes, where: str) -> tuple[ObjectInfo, Mapping[str, Any]]
         (row,) = _objects([found]).to_pylist()
     except (ValueError, LookupError, TypeError, pa.ArrowInvalid) as error:
         raise StorageError(
-            f"{where}: the store's answer is damaged ({error!r}): check the endpoint and the proxies"
+            f"{where}: the store's answer is damaged ({error!r}): check the endpoint and the "
+            "proxies"
         ) from error
     row["last_modified"] = row["last_modified"].astimezone(timezone.utc)
     return ObjectInfo(**row), found
