@@ -102,7 +102,10 @@ def require_deleted(client: LakeFSClient, repository: str, branch: str, but: str
         NotFoundError: the repository is not found.
     """
     if not is_deleted(client, repository, branch):
-        raise IntegrityError(f"branch {branch!r} of {repository!r} exists, but {but}: run again")
+        raise IntegrityError(
+            f"branch {branch!r} of {repository!r} exists, but {but}: the answers of lakeFS differ. "
+            "Run again; if the message stays, check the log of the lakeFS server"
+        )
 
 
 def is_deleted(client: LakeFSClient, repository: str, branch: str) -> bool:

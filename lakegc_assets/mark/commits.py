@@ -298,7 +298,7 @@ def find_liveness(
     if retain.reads_all_commits:
         roots += earlier_commits(ctx, manifests)
     commits = {**known, **_read_commits(ctx, roots, known)}
-    _require_same_metaranges(listed.metaranges, commits)
+    _require_same_metaranges(listed, commits)
     if rules is None:
         everything = {commit: Reason(None, "no rules") for commit in commits}
         united = UnitedActiveCommits(everything)
@@ -363,18 +363,20 @@ def _require_heads(listed: _Listed, before: Mapping[str, str], after: Mapping[st
     if missing := missing_heads(listed.metaranges.keys(), unmoved):
         raise IntegrityError(
             f"the HEADs of {counted(len(missing), 'branch', 'branches')}, "
-            f"{next(iter(missing))!r} for one, are not among the active commits "
-            f"that lakeFS wrote to {listed.location}: the list is cut or of another "
-            "time. Run again",
+            f"{next(iter(missing))!r} for one, are not in the list of active commits that lakeFS "
+            f"wrote to {listed.location}: the list is cut or of another time. Run again; if the "
+            "message stays, check the log of the lakeFS server",
         )
 
 
-def _require_same_metaranges(listed: Mapping[str, str], commits: Mapping[str, Commit]) -> None:
-    for commit, metarange_id in listed.items():
+def _require_same_metaranges(listed: _Listed, commits: Mapping[str, Commit]) -> None:
+    for commit, metarange_id in listed.metaranges.items():
         if commits[commit].metarange_id != metarange_id:
             raise IntegrityError(
                 f"commit {commit} has metarange {commits[commit].metarange_id!r} in the log, but "
-                f"{metarange_id!r} in the list of active commits: the list cannot be trusted",
+                f"{metarange_id!r} in the list of active commits at {listed.location}: the list "
+                "cannot be trusted. Run again, so that lakeFS writes a new one; if the message "
+                "stays, check the log of the lakeFS server",
             )
 
 

@@ -160,8 +160,8 @@ def tables_of(
     if missing := sorted(metaranges - set(ids)):
         raise IntegrityError(
             f"{other.connections.namespace_url}/_lakefs/{missing[0]}, the metarange of a commit, "
-            "is not listed: what that commit keeps alive cannot be known. If it is in the store, "
-            "run again; else restore it",
+            "is not listed, so the objects that this commit needs are unknown. If the file is in "
+            "the store, run again; else restore it",
         )
     return Tables(state, frozenset(metaranges), None)
 

@@ -20,12 +20,24 @@ from lakegc_assets.retention.commits import Commit
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
+_RENAMED: Final = (
+    "lakeFS has changed the name of the namespace where it wrote them, as it does with percent "
+    "signs in it, and with blanks and other letters than those of ASCII on local storage: such a "
+    "repository cannot be collected"
+)
 #: Advice for a location of lakeFS's at which this process finds no object.
 LOOKED_ELSEWHERE: Final = (
     "correct endpoint, region, account or local_root of the store, so that both look at the same "
-    "place. If they do, lakeFS has changed the name of the namespace where it wrote them, as it "
-    "does with percent signs in it, and with blanks and other letters than those of ASCII on local "
-    "storage: such a repository cannot be collected"
+    f"place. If they do, {_RENAMED}"
+)
+#: Advice for a location of lakeFS's outside of the namespace.
+WRITTEN_OUTSIDE: Final = (
+    f"if the repository was made anew at another place meanwhile, run again. Otherwise {_RENAMED}"
+)
+#: Advice for a list of active commits that lakegc cannot read.
+_LIST_DAMAGED: Final = (
+    "run again, so that lakeFS writes a new list. If the message stays, please report it, with "
+    "this file and the version of lakeFS"
 )
 _HEADER: Final = ["commit_id", "expired", "metarange_id"]
 _COMMIT_ID: Final = re.compile(r"[0-9a-f]{64}")
@@ -114,7 +126,8 @@ def read_commits_csv(
     key = namespace.relative(location)
     if key is None:
         raise IntegrityError(
-            f"lakeFS wrote its commits to {location}, outside of {namespace.url()}"
+            f"lakeFS wrote its commits to {location}, outside of {namespace.url()}: "
+            f"{WRITTEN_OUTSIDE}"
         )
     try:
         text = store.get(key).decode()
@@ -124,7 +137,7 @@ def read_commits_csv(
             f"process looks: {LOOKED_ELSEWHERE}"
         ) from error
     except UnicodeDecodeError as error:
-        raise IntegrityError(f"{location} is not text ({error}): run again") from error
+        raise IntegrityError(f"{location} is not text ({error}): {_LIST_DAMAGED}") from error
     return _parsed(text, location)
 
 
@@ -134,9 +147,11 @@ def _parsed(text: str, location: str) -> dict[str, str]:
     try:
         rows = list(csv.reader(io.StringIO(text)))
     except csv.Error as error:
-        raise IntegrityError(f"{location} is damaged ({error}): run again") from error
+        raise IntegrityError(f"{location} is damaged ({error}): {_LIST_DAMAGED}") from error
     if rows[0] != _HEADER:
-        raise IntegrityError(f"{location} starts with {rows[0]}, not with {_HEADER}")
+        raise IntegrityError(
+            f"{location} starts with {rows[0]}, not with {_HEADER}: {_LIST_DAMAGED}"
+        )
     listed: dict[str, str] = {}
     for number, row in enumerate(rows[1:], 2):
         sound = (
@@ -147,7 +162,9 @@ def _parsed(text: str, location: str) -> dict[str, str]:
             and row[0] not in listed
         )
         if not sound:
-            raise IntegrityError(f"line {number} of {location} is damaged or repeated: {row}")
+            raise IntegrityError(
+                f"line {number} of {location} is damaged or repeated ({row}): {_LIST_DAMAGED}"
+            )
         if row[1] == "false":
             listed[row[0]] = row[2]
     return listed
@@ -205,7 +222,10 @@ def load_commits(
                 "anew, remove the artifacts of its earlier runs",
             ) from error
         if ref not in commits:
-            raise IntegrityError(f"the log of {ref} in {repository!r} does not start with it")
+            raise IntegrityError(
+                f"the log of {ref} in {repository!r} does not start with it: the answer is not "
+                "complete. Run again; if the message stays, check the log of the lakeFS server"
+            )
     committers = {one.committer for one in commits.values()}
     for changed_commit in changed:
         origins = ((one.id, one.committer) for one in commits.values())
@@ -232,12 +252,16 @@ def _checked(repository: str, found: ApiCommit) -> Commit:
         return _commit(found)
     if is_changed(found):
         raise IntegrityError(
-            f"commit {found.id} of {repository!r} was cherry-picked, and until lakeFS reads it "
-            "again it tells it as what it has made of it: run again in ten minutes"
+            f"commit {found.id} of {repository!r} was cherry-picked, and lakeFS answers with the "
+            "copy in its cache, which it has changed: run again in ten minutes, when lakeFS has "
+            "read the commit again"
         )
     raise IntegrityError(
-        f"the content of commit {found.id} of {repository!r} has another id: what the server says "
-        "of it is damaged",
+        f"the content of commit {found.id} of {repository!r} has another id: the commit in lakeFS, "
+        "or its answer, is damaged. Run again. If the message stays, restore the commit in the "
+        "database of lakeFS from a backup; if the commit is sound there, please report this, with "
+        f"the answer of `lakectl show commit lakefs://{repository}/{found.id}` and the version of "
+        "lakeFS",
     )
 
 

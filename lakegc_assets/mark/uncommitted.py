@@ -36,7 +36,12 @@ from lakegc_assets.mark.branch_diffs import is_deleted
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.live_hashes import HashWriter
 from lakegc_assets.mark.lookups import Page
-from lakegc_assets.mark.refs import LOOKED_ELSEWHERE, listed_heads, read_heads
+from lakegc_assets.mark.refs import (
+    LOOKED_ELSEWHERE,
+    WRITTEN_OUTSIDE,
+    listed_heads,
+    read_heads,
+)
 from lakegc_assets.retention.commits import FIRST_SECOND, LAST_SECOND
 from lakegc_assets.run.artifacts import UNCOMMITTED, Manifest
 from lakegc_assets.run.connections import Connections, reads_tables
@@ -187,7 +192,8 @@ def collect_files(
         folder = namespace.relative(location)
         if folder is None:
             raise IntegrityError(
-                f"prepare_uncommited wrote to {location}, outside of {connections.namespace_url}",
+                f"prepare_uncommited wrote to {location}, outside of {connections.namespace_url}: "
+                f"{WRITTEN_OUTSIDE}",
             )
         prefix = folder.rstrip("/") + "/"
         keys = [info.key for info in store.infos(prefix)]
@@ -289,8 +295,9 @@ def read_staged(
     if not written == staged.digest.count >= staged.listed:
         # Every listed object has at least one row; otherwise a staged object would look dead.
         raise IntegrityError(
-            f"{written} rows were written for {staged.listed} staged objects: some are lost. This "
-            "is a fault of the mark, please report it",
+            f"{written} rows were written for {staged.listed} staged objects, so some are lost. "
+            "This is a fault of lakegc: please report it, with the log of this run and the lists "
+            f"of lakeFS, {', '.join(f'{store.url}/{key}' for key in keys[:3])}",
         )
     return staged
 

@@ -291,7 +291,7 @@ def test_a_list_of_commits_without_a_head_stops_the_run(golden: Goldens, tmp_pat
     lines = recorded.content("small", csv_key("small")).decode().splitlines(keepends=True)
     with recorded.preserved("small"):
         recorded.plant("small", csv_key("small"), without(lines, lambda x: x.startswith(head)))
-        with pytest.raises(IntegrityError, match="'main' for one, are not among the active"):
+        with pytest.raises(IntegrityError, match="'main' for one, are not in the list of active"):
             find_active_commits(marked.ctx)
 
 
