@@ -66,7 +66,7 @@ def require_adoptable(
     if run == mark.id:
         raise RefusedError(
             f"{run!r} is the id of the mark that is adopted: its lists would mix with those of the "
-            "run. Give the run an id of its own"
+            "run. Choose another id for the run (--run)"
         )
     return mark
 

@@ -47,6 +47,8 @@ from lakegc_assets.storage.values import ObjectInfo
 from lakegc_assets.wording import counted
 
 _GC: Final = "_lakefs/retention/gc/"
+#: Remedy for a mark of another collector that is not complete.
+_AGAIN: Final = "let the job that made the mark do so again"
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,10 @@ def find_mark(store: ObjectStore, mark_id: str) -> ForeignMark:
     chosen = [name for name, form in _FORMS.items() if mark_id.startswith(form.prefix)]
     plain = mark_id.removeprefix(_FORMS[chosen[0]].prefix) if chosen else mark_id
     if not plain.isprintable() or "/" in plain or plain in {"", ".", ".."}:
-        raise ConfigurationError(f"{mark_id!r} cannot be a mark id of lakeFS's collector")
+        raise ConfigurationError(
+            f"{mark_id!r} cannot be a mark id of lakeFS's collector: give the name of a folder "
+            f"below {store.url}/{_GC}unified/, uncommitted/, reports/ or addresses/"
+        )
     listed = {name: _listed(store, _FORMS[name], plain) for name in chosen or _FORMS}
     # If lists in text exist alone, they are copies for people, and the mark itself is elsewhere.
     found = [name for name, (lists, _) in listed.items() if lists]
@@ -200,8 +205,9 @@ def _files(store: ObjectStore, folder: str, ending: str) -> _Files:
             continue
         if not info.key.endswith(ending):
             raise IntegrityError(
-                f"{store.url}/{info.key} is no list of addresses that can be read here, so the "
-                "mark is not known in full"
+                f"{store.url}/{info.key} is no list of addresses that lakegc can read, so the mark "
+                "is not known in full. If lakeFS did not write the file, move it away; else "
+                f"{_AGAIN}"
             )
         found[info.key] = info
     return found
@@ -211,9 +217,14 @@ def _nothing_found(store: ObjectStore, mark_id: str, forms: Sequence[str]) -> Re
     keys = (s.format(mark_id) for name in forms if (s := _FORMS[name].summary))
     for key in keys:
         if store.exists(key):
-            return RefusedError(f"{store.url}/{key} is there, but no list of addresses beside it")
+            return RefusedError(
+                f"{store.url}/{key} is there, but no list of addresses beside it: {_AGAIN}"
+            )
     folders = ", ".join(_FORMS[name].lists.format(mark_id) for name in forms)
-    return RefusedError(f"there is no mark {mark_id!r} in {store.url}: {folders} hold no list")
+    return RefusedError(
+        f"there is no mark {mark_id!r} in {store.url}: {folders} hold no list. Compare the id with "
+        f"the folders below {_GC}"
+    )
 
 
 def _mark_of(
@@ -228,7 +239,7 @@ def _mark_of(
     elif not _finished(store, folder, mark_id, made):
         raise RefusedError(
             f"mark {mark_id!r} did not finish: {store.url}/{folder} has neither {mark_id}.meta nor "
-            "a _SUCCESS that is younger than its lists"
+            f"a _SUCCESS that is younger than its lists. Wait until its job ends, or {_AGAIN}"
         )
     return ForeignMark(
         mark_id,
@@ -265,11 +276,16 @@ def _summary(store: ObjectStore, key: str, mark_id: str) -> tuple[datetime, int]
         if values["run_id"] != mark_id or type(objects) is not int or made.tzinfo is None:
             raise ValueError(values)
     except ObjectNotFoundError as error:
-        raise RefusedError(f"mark {mark_id!r} did not finish: there is no {where}") from error
+        raise RefusedError(
+            f"mark {mark_id!r} did not finish: there is no {where}. Wait until its job ends, or "
+            f"{_AGAIN}"
+        ) from error
     except DAMAGE as error:
-        raise IntegrityError(f"{where} is damaged, or of another mark: {error}") from error
+        raise IntegrityError(
+            f"{where} is damaged, or of another mark ({error}): {_AGAIN}"
+        ) from error
     if success is not True:
-        raise RefusedError(f"mark {mark_id!r} failed: {where} says so")
+        raise RefusedError(f"mark {mark_id!r} failed, by {where}: {_AGAIN}")
     return made, objects
 
 
@@ -302,7 +318,7 @@ NAMED: Final = schema(
 _FILE_S: Final = 0.02
 _BYTE_S: Final = 2e-8
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_UNPLACED: Final = "it is a full address, and nobody can tell which object it names"
+_UNPLACED: Final = "it is a full address of which the object cannot be determined"
 
 
 def read_mark(work: SessionFolder, mark: ForeignMark) -> Dataset:
@@ -320,13 +336,13 @@ def read_mark(work: SessionFolder, mark: ForeignMark) -> Dataset:
     if mark.objects not in {None, rows}:
         raise IntegrityError(
             f"{mark.url} names {counted(rows, 'object')}, and the summary of mark "
-            f"{mark.id!r} says {mark.objects}: it is not whole"
+            f"{mark.id!r} says {mark.objects}: it is not whole; {_AGAIN}"
         )
     texts = sum(_over(work.ctx, partial(_lines_of, connections), mark.texts), KeyDigest())
     if mark.lists and mark.texts and texts != sum((lines for _, lines in found), KeyDigest()):
         raise IntegrityError(
             f"the lists of mark {mark.id!r} in text do not name what those in {mark.url} do: one "
-            "of them is not whole"
+            f"of them is not whole; {_AGAIN}"
         )
     if not rows:
         return Dataset(work.url, [], NAMED)
@@ -379,12 +395,16 @@ def _lists(store: ObjectStore, keys: Sequence[str]) -> Iterator[pa.Array]:
         try:
             data = store.get(key)
         except ObjectNotFoundError as error:
-            raise IntegrityError(f"{store.url}/{key} is missing: something removed it") from error
+            raise IntegrityError(
+                f"{store.url}/{key} is missing, since something removed it: {_AGAIN}"
+            ) from error
         try:
             yield _READERS[key.rpartition(".")[2]](data)
         # For data that it cannot decompress, Arrow raises OSError.
         except (pa.ArrowException, ValueError, KeyError, OSError) as error:
-            raise IntegrityError(f"{store.url}/{key} is no list of addresses: {error}") from error
+            raise IntegrityError(
+                f"{store.url}/{key} is no list of addresses ({error}): {_AGAIN}"
+            ) from error
 
 
 def _column(data: bytes) -> pa.Array:

@@ -56,8 +56,8 @@ def _in_namespace(store: ObjectStore, repository: str, run: str) -> str:
     mark = find_mark(store, run)
     if mark.ours:
         return (
-            f"This program made {mark.url}, with artifacts that are at another place, or were "
-            "pruned: let LAKEGC_ARTIFACT_ROOT be the same as for the mark, or mark again"
+            f"This program made {mark.url}, but its artifacts are at another place, or were "
+            "pruned: set LAKEGC_ARTIFACT_ROOT to the same value as for the mark, or mark again"
         )
     return (
         f"{mark.url} is a mark of lakeFS's own collector: "
@@ -176,7 +176,7 @@ def marked_in_order(
     if found.rows > ctx.settings.sweep_batch:
         with ctx.frames() as frames:
             ordered = relations.in_order(frames.read(found))
-            what = "put what was marked in order"
+            what = "sort the marked objects"
             parts = frames.write(ordered, attempt.url, folder, LISTING, what)
             found = Dataset(attempt.url, parts, LISTING)
     digest = digest_of(ctx, found)

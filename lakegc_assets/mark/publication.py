@@ -193,7 +193,8 @@ def begin(store: ObjectStore, summary: Summary, publish: Publish) -> bool:
     if existing is not None:
         if existing != summary:
             raise RefusedError(
-                f"mark id {summary.run_id!r} is in use in {store.url}/{folder} by another mark"
+                f"mark id {summary.run_id!r} is in use in {store.url}/{folder} by another mark: "
+                "mark again under another id"
             )
         return False
     # A killed try may have left lists of other candidates: no tool may ever sweep them.
@@ -202,7 +203,8 @@ def begin(store: ObjectStore, summary: Summary, publish: Publish) -> bool:
     if failed:
         raise IntegrityError(
             f"{store.url}/{failed[0].key} is left from an earlier try and cannot be removed "
-            f"({failed[0].error_code}): the mark was not published",
+            f"({failed[0].error_code}): the mark was not published. Give the credentials "
+            f"permission to delete below {store.url}/{_GC}, or mark again under another id",
         )
     return True
 
@@ -255,7 +257,10 @@ def finish(
         try:
             store.create(key, summary.to_bytes())
         except PreconditionFailedError as error:
-            raise RefusedError(f"another process published mark id {ctx.run!r}") from error
+            raise RefusedError(
+                f"another process has published a mark under the id {ctx.run!r} meanwhile, and its "
+                "lists may be mixed with those of this one: mark again under another id"
+            ) from error
     _copy(ctx, forms, parts)
     if forms.csv is not None:
         _write_csv(store, f"{lists}{{}}{_PARQUET}", parts, forms.csv)
@@ -368,5 +373,6 @@ def _require_same(store: ObjectStore, key: str, body: bytes) -> None:
 
 def _differs(store: ObjectStore, key: str) -> IntegrityError:
     return IntegrityError(
-        f"{store.url}/{key} does not read back as it was written. Mark again under a new id"
+        f"{store.url}/{key} does not read back as it was written: the store lost the write, or "
+        "something changed the file. Mark again under a new id"
     )

@@ -83,7 +83,7 @@ def test_a_mark_with_artifacts_at_another_place_is_recognized(
 ) -> None:
     assert adopted.exit_code == 0
     monkeypatch.setenv("LAKEGC_ARTIFACT_ROOT", str(tmp_path))
-    words = ("there is no mark 'ours'", "LAKEGC_ARTIFACT_ROOT be the same")
+    words = ("there is no mark 'ours'", "set LAKEGC_ARTIFACT_ROOT to the same")
     say(lakegc("report", "alpha", "--run", "ours"), 3, *words)
 
 
@@ -178,7 +178,7 @@ def test_the_run_is_swept_like_any_other(site: Site, reported: Completed, adopte
         (("adopt", "alpha"), 2, "--mark"),
         (("adopt", "alpha", "--mark", "nowhere"), 3, "refused: there is no mark 'nowhere'"),
         (("adopt", "alpha", "--mark", "ours"), 3, "Sweep it: `lakegc sweep alpha --run ours`"),
-        (("adopt", "alpha", "--mark", "theirs", "--run", "theirs"), 3, "an id of its own"),
+        (("adopt", "alpha", "--mark", "theirs", "--run", "theirs"), 3, "another id for the run"),
         (("adopt", "alpha", "--mark", "theirs", "--run", "ours"), 3, "exists already"),
         (("adopt", "alpha", "--mark", "a/b"), 2, "cannot be a mark id"),
         (("adopt", "alpha", "--mark", "theirs", "--run", "a|b"), 2, "cannot be the id of a run"),
@@ -232,7 +232,7 @@ def test_shadow_mode_stops_no_mark(site: Site) -> None:
     options = ("--run", "alone", "--set", "compare_with=sgc", "--json")
     assert lakegc("mark", "lonely", *options).exit_code == 0
     found = site.root.attempt("lonely", "alone").manifest("gc_report")
-    problem = "no collector has finished a mark yet (compare_with is sgc)"
+    problem = "lakeFS's collector has finished no mark of the repository yet (compare_with is sgc)"
     assert found.facts["compared"] == {"problem": problem}
     assert of_report(found)["beside lakeFS's collector"] == problem
     assert not repository_metrics(

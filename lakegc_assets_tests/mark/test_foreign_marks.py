@@ -96,7 +96,9 @@ def test_a_mark_that_failed_is_refused(small: Golden) -> None:
         mark = path.parent.name
         foreign.with_summary(put, [], mark)
         put(f"{GC}unified/{mark}/summary.json", path.read_bytes())
-        with pytest.raises(RefusedError, match=rf"mark '{mark}' failed: s3://lab/small/.*says so"):
+        with pytest.raises(
+            RefusedError, match=rf"mark '{mark}' failed, by s3://lab/small/.*: let the job"
+        ):
             find(small, mark)
 
 
@@ -210,7 +212,7 @@ def test_full_addresses_are_read_as_keys_of_the_namespace(small: Golden) -> None
     assert {a for a, why in elsewhere.items() if why.startswith("it is not below s3://lab/")} == {
         *outside
     }
-    assert {a for a, why in elsewhere.items() if "nobody can tell" in why} == {*doubtful}
+    assert {a for a, why in elsewhere.items() if "cannot be determined" in why} == {*doubtful}
 
 
 def test_what_is_named_twice_counts_once(small: Golden) -> None:
@@ -310,7 +312,7 @@ def test_a_list_that_disappears_while_it_is_read_is_missed(small: Golden) -> Non
         foreign.with_summary(put, ["data/a", "data/b"], "m", files=1)
         found = find(small)
         recorded.remove("small", _LIST)
-        with pytest.raises(IntegrityError, match="is missing: something removed it"):
+        with pytest.raises(IntegrityError, match="is missing, since something removed it"):
             dataset(small, found)
 
 
