@@ -204,8 +204,8 @@ def _require_live_addresses(
     ):
         if _rows(manifest.parts[rows]) and not _rows(manifest.parts[live]):
             raise IntegrityError(
-                f"{attempt.url}/{manifest.asset} names what is live, and holds no address of it: "
-                "mark again"
+                f"{attempt.url}/{manifest.asset} has rows of {rows!r}, but no live address: mark "
+                "again"
             )
 
 

@@ -165,7 +165,8 @@ def compare_ranges(
     if missing := {one.range_id for one in ranges if one.entries != 0} - compared_ids:
         raise IntegrityError(
             f"etags of range {min(missing)} were not compared with the listing. This is a fault of "
-            "the mark, please report it",
+            "lakegc: please report it, with the log of this run and the file of the range below "
+            "_lakefs/",
         )
     found = {(one.range_id, piece): Evidence() for one in ranges for piece in pieces}
     names = list(pieces)

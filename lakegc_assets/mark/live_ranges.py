@@ -258,8 +258,8 @@ def read_live(
     if {*found, *live.damaged} != set(ranges["range_id"].to_pylist()):
         raise IntegrityError(
             f"of {ranges.num_rows} live ranges of {ctx.connections.namespace_url} {len(found)} "
-            "were read: what the others hold would be taken for dead. This is a fault of the mark, "
-            "please report it",
+            "were read: the objects that the others name would count as dead. This is a fault of "
+            f"lakegc: please report it, with the log of this run and {artifacts.url}/{folder}",
         )
     return live
 
@@ -335,9 +335,10 @@ def all_tables(ctx: RunContext, active: Collection[str]) -> Tables:
     ids, foreign = listed_files(ctx.connections.store())
     if missing := sorted(set(active) - set(ids)):
         raise IntegrityError(
-            f"{ctx.connections.table_url(missing[0])}, the metarange of a commit, is not listed: "
-            "what a listing of all ranges lacks would be taken for dead, since there are no "
-            "retention rules, or none that count in this mode. If it is in the store, run again",
+            f"{ctx.connections.table_url(missing[0])}, the metarange of a commit, is not listed, "
+            "and every range counts, since there are no retention rules, or none that count in "
+            "this mode: objects of ranges that the listing lacks would count as dead. If the file "
+            "is in the store, run again; else restore it",
         )
     cached = {
         # Of ranges of another repository only the full addresses may be cached.

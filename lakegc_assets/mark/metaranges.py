@@ -109,8 +109,9 @@ def pairs_frame(ctx: RunContext, frames: Session, metarange_ids: Collection[str]
     if missing := set(metarange_ids) - slots.keys():
         url = ctx.connections.table_url(min(missing))
         raise IntegrityError(
-            f"{ctx.connections.cache_url} does not hold {url}, which was just read: remove the "
-            "cache, and try again"
+            f"the cache at {ctx.connections.cache_url}/{KIND.folder} lacks {url}, which was just "
+            "written there: make sure that this process may list that folder and that nothing "
+            "removes files from it, then run again"
         )
     chosen = {i: slots[i] for i in metarange_ids}
     kinds = schema("metarange_id string", RANGES)

@@ -92,8 +92,9 @@ def cache_ranges(
             found[one.range_id] = slot
         elif one.range_id not in damaged:
             raise IntegrityError(
-                f"range {one.range_id} of {ctx.connections.namespace_url} was not read: what it "
-                "holds would be taken for dead. This is a fault of the mark, please report it",
+                f"range {ctx.connections.table_url(one.range_id)} was not read: the objects that "
+                "it names would count as dead. This is a fault of lakegc: please report it, with "
+                "the log of this run and the range",
             )
     return found, damaged
 
@@ -175,8 +176,9 @@ def require_length(connections: Connections, one: Wanted, entries: int) -> None:
     """
     if one.entries not in {None, entries}:
         raise IntegrityError(
-            f"range {one.range_id} of {connections.namespace_url} holds {entries} entries, but its "
-            f"metarange says {one.entries}: the repository is damaged"
+            f"range {connections.table_url(one.range_id)} holds {entries} entries, but its "
+            f"metarange says {one.entries}: one of the two files is damaged. Restore it, for "
+            "example from an earlier version in the object store, then run again"
         )
 
 
@@ -193,8 +195,9 @@ def require_whole(
     if rows < entries:
         # Every entry has at least one row.
         raise IntegrityError(
-            f"{rows} rows are known of the {entries} entries of range "
-            f"{one.range_id}: what is cached at {connections.cache_url} is not whole. Remove it",
+            f"{rows} rows are known of the {entries} entries of range {one.range_id}: the cache at "
+            f"{connections.cache_url}/{KIND.folder} is damaged. Remove this folder, which a run "
+            "makes anew, then run again",
         )
 
 

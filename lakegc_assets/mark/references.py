@@ -145,8 +145,8 @@ def read_references(
         new = [o for o in others if not any(known.is_same(o.repository) for known, _ in read)]
         if not new:
             break
-        ctx.log.info("reading %d other repositories of the server: what they name", len(new))
-        now = ["their branches, and what is staged there"]
+        ctx.log.info("reading the references of %d other repositories of the server", len(new))
+        now = ["their branches and staged objects"]
         with report_progress(ctx.log, partial(_how_far, ctx, now, len(new))):
             reads = thread_map(read_other, new, _THREADS)
             for other, seen in zip(new, reads, strict=True):
@@ -158,7 +158,7 @@ def read_references(
                 read.append((other, _or_error(_Reading.read, reading)))
     else:
         raise IntegrityError(
-            f"repositories are made faster than they can be read for what they name of "
+            "repositories are made faster than they can be read, and each may name objects of "
             f"{ctx.repository!r}: run again at a quieter time"
         )
     found = References(ignored=ctx.settings.ignored_repositories)
@@ -170,9 +170,10 @@ def read_references(
         ):
             error = UnreadableRepositoryError(
                 f"repository {other.name!r} of the same server may name objects of "
-                f"{ctx.repository!r} by their full addresses, and cannot be read: {outcome}. So "
-                f"nothing of {ctx.repository!r} is collected. Mend that; or, if {other.name!r} "
-                "names none, exclude it by its name with ignored_repositories"
+                f"{ctx.repository!r} by their full addresses, and cannot be read: {outcome}. "
+                "Repair it, or give the credentials permission to read it, then run again. If "
+                f"{other.name!r} names no object of {ctx.repository!r}, add it to "
+                "ignored_repositories"
             )
             if unread is None:
                 raise error from outcome
@@ -185,9 +186,9 @@ def _how_far(ctx: RunContext, now: Sequence[str], others: int) -> str:
     """Progress of reading other repositories, from the length and the last item of ``now``."""
     which = f" ({len(now) - 1:,} of {others:,})" if len(now) > 1 else ""
     return (
-        f"reading what {counted(others, 'other repository', 'other repositories')} of the server "
-        f"may name of {ctx.repository}: {now[-1]}{which}. What was read is not read again by later "
-        "marks"
+        f"reading the references of {counted(others, 'other repository', 'other repositories')} "
+        f"of the server to objects of {ctx.repository}: {now[-1]}{which}. Later marks read only "
+        "what is new"
     )
 
 
@@ -342,7 +343,11 @@ class _Reading:
             there = replace(ctx, settings=settings)
             return find_liveness(there, self.start, manifests=manifests)
         except ForbiddenError as error:
-            ctx.log.warning("all commits of %s count, active or not: %s", other.name, error)
+            ctx.log.warning(
+                "all commits of %s count as active, since the list of its active commits cannot be "
+                "read: %s",
+                *(other.name, error),
+            )
             return None
 
 
@@ -356,8 +361,8 @@ def _read(
         count += 1
     if count != len(ranges):
         raise IntegrityError(
-            f"of {len(ranges)} ranges of {other.name} {count} were read: this is a fault of the "
-            "mark, please report it"
+            f"of {len(ranges)} ranges of {other.name!r} {count} were read. This is a fault of "
+            "lakegc: please report it, with the log of this run"
         )
 
 

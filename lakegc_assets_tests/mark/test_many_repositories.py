@@ -155,7 +155,7 @@ def test_whoever_waits_is_told_which_other_repository_is_read(
     monkeypatch.setattr(progress, "EVERY_S", 0.01)
     ctx = context(tmp_path, monkeypatch, 2)
     awaited = [
-        "their branches, and what is staged there",
+        "their branches and staged objects",
         "commits and ranges of other-0 (1 of 2)",
         "commits and ranges of other-1 (2 of 2)",
     ]
@@ -165,7 +165,7 @@ def test_whoever_waits_is_told_which_other_repository_is_read(
         def emit(self, record: logging.LogRecord) -> None:
             said = record.getMessage()
             for words, event in came.items():
-                if f"may name of repo: {words}. " in said:
+                if f"to objects of repo: {words}. " in said:
                     event.set()
 
     class _Slow(_Server):
