@@ -304,13 +304,13 @@ def _notes(first: Side, second: Side) -> list[str]:
     )
     if order == "older":
         meaning = (
-            f"what was deleted, expired or grew old enough in between only {mark} can "
-            "name, and that is no fault of either. Mark again, and compare that run"
+            f"only {mark} can name objects that were deleted, expired or became old enough in "
+            "between. To compare marks of the same time, mark again and compare the new run"
         )
     else:
         meaning = (
-            f"what became garbage in between only {run} can name, and what came back to "
-            f"life since is named by {mark} alone"
+            f"only {run} can name objects that became garbage in between, and only {mark} can "
+            "name objects that came back to life in between"
         )
     return [f"{times}: {meaning}"]
 
@@ -332,10 +332,13 @@ def compare_with_newest(ctx: RunContext) -> dict[str, Any]:
     try:
         mark = newest_mark(ctx.connect().connections.store(), collector)
         if mark is None:
-            problem = f"no collector has finished a mark yet (compare_with is {collector})"
+            problem = (
+                "lakeFS's collector has finished no mark of the repository yet (compare_with is "
+                f"{collector})"
+            )
             ctx.log.warning("%s", problem)
             return {"problem": problem}
         return compare(ctx, ctx.run, mark, _LISTED).to_json()
     except LakegcError as error:
-        ctx.log.warning("nothing is compared with a mark of lakeFS's collector: %s", error)
+        ctx.log.warning("the mark is not compared with one of lakeFS's collector: %s", error)
         return {"problem": str(error)}

@@ -35,7 +35,7 @@ WHY: Final = {
     TOO_YOUNG: "it was written after the cutoff",
     OUTSIDE: "it is neither at the root nor in the folders of data/ where lakeFS writes objects",
     MISSING: "the store does not hold it",
-    NOT_LOOKED_AT: "it was not looked at by name, or the store does not hold it",
+    NOT_LOOKED_AT: "it was not requested by name, or the store does not hold it",
     NOT_REPORTED: "the inventory report does not name it",
     ELSEWHERE: "it is not in the namespace",
     NOT_ADOPTED: "the mark that the run adopted does not name it",

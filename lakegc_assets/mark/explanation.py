@@ -45,7 +45,7 @@ _AT_ONCE: Final = 1_000
 _THREADS: Final = 16
 _CANDIDATES: Final = "deletion_candidates"
 _LISTING: Final = "store_listing"
-_NOTHING: Final = "no part of the mark says anything about it"
+_NOTHING: Final = "the mark has no record of it"
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _candidate(asked: _Asked) -> Explanation | None:
         because = f"the expired commit {row['commit_id']}{on} held it last"
         if _is_forgotten(asked, row["commit_id"]):
             because = (
-                f"commit {row['commit_id']}{on} held it last, by what an earlier mark saw; lakeFS "
+                f"commit {row['commit_id']}{on} held it last, as an earlier mark recorded; lakeFS "
                 "does not name that commit any more"
             )
     # The mark is a snapshot: an object may have come to life since then.
@@ -207,8 +207,8 @@ def _unreferenced(asked: _Asked) -> tuple[str, dict[str, Any]]:
     try:
         held = unreachable_holder(work.ctx, asked.attempt, asked.address)
     except LakegcError as error:
-        because = f"no commit that the mark knew held it, and {then}. Whether another held it "
-        return f"{because}cannot be told: {error}", {}
+        because = f"no commit that the mark knew held it, and {then}. It is unknown if another "
+        return f"{because}commit held it: {error}", {}
     if held is None:
         return f"it was never committed, and {then}", {}
     by = f"by {held.commit}" if held.commit else "by a commit that lakeFS does not list"
@@ -271,14 +271,14 @@ def _not_listed(asked: _Asked) -> Explanation | None:
         return asked.is_because("outside data", because)
     folder = "/".join(address.split("/")[:2]) + "/"
     if folder in listing.facts.get("skipped_slices", ()):
-        because = "its slice was made after the cutoff, so it was not looked at"
+        because = "its slice was made after the cutoff, so it was not listed"
         return asked.is_because("too young", because)
     if asked.listed is None:
         because = "the store did not hold it when it was listed"
         if listing.mode == "committed":
             because = (
-                "it was not looked at, or the store did not hold it: in the mode committed only "
-                "what ranges of expired commits name, and those of active ones do not, is looked at"
+                "it was not requested, or the store did not hold it: in the mode committed, a mark "
+                "requests only objects that expired commits name and active ones do not"
             )
         elif listing.facts.get("mode") == INVENTORY:
             because = "the inventory report that the mark has read does not name it, so it stays"

@@ -109,8 +109,8 @@ def carried(
     except _CleanRunError as reason:
         return None, str(reason), ahead
     except LakegcError as error:
-        return None, f"what the last run left cannot be read: {error}", ahead
-    return found, f"what run {found.since.attempt.run!r} listed is carried forward", ahead
+        return None, f"the artifacts of earlier runs cannot be read: {error}", ahead
+    return found, f"the listing of run {found.since.attempt.run!r} is carried forward", ahead
 
 
 def clock_ahead(listings: Sequence[Earlier], now: datetime) -> list[str]:
@@ -139,7 +139,7 @@ def _carried(
     last = max(listings, key=lambda one: one.manifest.started)
     if last.manifest.protection != PROTECTION_VERSION:
         raise _CleanRunError(
-            f"run {last.attempt.run!r} was made by a version that does not keep alive the same"
+            f"run {last.attempt.run!r} was made by a version that spares other objects"
         )
     require_success(last)
     facts = last.attempt.manifest(ASSET).facts
@@ -157,8 +157,8 @@ def _carried(
     settled_slices = slices.filter(slices["settled"])
     if not settled_slices.num_rows:
         raise _CleanRunError(
-            f"nothing that run {last.attempt.run!r} listed lies in a slice that gets no more "
-            "objects: of all else no name tells when it was written"
+            f"run {last.attempt.run!r} listed no object in a slice that gets no new objects, and "
+            "other names do not show when an object was written"
         )
     gone = sum(count for _, count in swept)
     require_folders(ctx.connections, settled_slices, gone)
@@ -237,7 +237,7 @@ def require_folders(connections: Connections, settled_slices: pa.Table, gone: in
     missing = {n: k for n, k in zip(names, keys, strict=True) if n not in there}
     if sum(missing.values()) > gone:
         raise _CleanRunError(
-            f"slices are gone, data/{next(iter(missing))}/ for one, that no sweep has emptied"
+            f"slices that no sweep has emptied are gone, data/{next(iter(missing))}/ for one"
         )
 
 
@@ -253,7 +253,7 @@ def require_not_restored(connections: Connections, swept: Sequence[Earlier]) -> 
         if there:
             raise _CleanRunError(
                 f"{there[0]} is in the store, although run {one.attempt.run!r} deleted it: the "
-                "store was restored, or somebody wrote it"
+                "store was restored, or the object was written again"
             )
 
 

@@ -19,7 +19,7 @@ from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailed
 
 MARKER: Final = "_lakefs/retention/gc/lakegc/server.json"
 BY_ID: Final = "its installation id"
-BY_DATE: Final = "when it made the repository: it tells no installation id"
+BY_DATE: Final = "the creation date of the repository, since it gives no installation id"
 
 
 class OtherServerError(RefusedError):

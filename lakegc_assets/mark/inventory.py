@@ -54,19 +54,21 @@ def find_inventory(ctx: RunContext, start: datetime) -> Inventory:
     """
     place = ctx.settings.inventory_place
     if place is None:
-        raise RefusedError("inventory_place is not set: where are the inventory reports?")
+        raise RefusedError("set inventory_place to the URL of the folder of inventory reports")
     found = newest_inventory(ctx.connections.namespace(), place, ctx.connections.open)
     began, url = found.report.started, found.report.url
     if began > start + ctx.settings.clock_skew:
         raise IntegrityError(
-            f"the inventory report {url} was begun at {began}, and it is {start} at the store: a "
-            "clock is wrong. Nothing is marked by it"
+            f"the inventory report {url} was begun at {began}, which is later than {start}, the "
+            "time of the object store: one of the two clocks is wrong, or the report was edited. "
+            "Correct the clock and wait for the next report, name an older one (inventory_place), "
+            "or list the store (listing: store)"
         )
     if start - began > ctx.settings.inventory_max_age:
         days = ctx.settings.inventory_max_age.total_seconds() / 86_400
         raise RefusedError(
             f"the newest complete inventory report {url} was begun at {began}, more than {days:g} "
-            f"days before {start}. Look why the service wrote no other, list the store "
+            f"days before {start}. Find out why the service wrote no newer one, list the store "
             "(listing: store), or raise inventory_max_age_days"
         )
     return found
@@ -162,7 +164,7 @@ def compare_with_inventory(
                 "listing_lacks": relations.lacked(theirs, ours, before),
                 "inventory_lacks": relations.lacked(ours, theirs, before),
             }
-            what = "hold the listing against an inventory report"
+            what = "compare the listing with an inventory report"
             facts = {
                 name: frames.collect_rows(frame, LACKED, what)[0] for name, frame in lacked.items()
             }
@@ -178,15 +180,16 @@ def _swept_since(ctx: RunContext, frames: Session, since: datetime) -> list[Data
 
 def _warn(ctx: RunContext, inventory: Inventory, facts: dict[str, Any]) -> None:
     messages = {
-        "listing_lacks": "the listing lacks what the report names: it was cut short, or somebody "
-        "deleted it since the report was begun; what is not listed stays",
-        "inventory_lacks": "the report lacks what is listed: it does not cover the repository, or "
-        "is not complete",
+        "listing_lacks": "the listing lacks objects that the report names: the listing was cut, or "
+        "the objects were deleted since the report was begun. They stay",
+        "inventory_lacks": "the report lacks objects that are listed: it does not cover the whole "
+        "repository, or is not complete. Check the inventory's configuration before you use "
+        "listing: inventory",
     }
     for name, message in messages.items():
         if count := facts[name]["objects"]:
             ctx.log.warning(
-                "%s (%s, for example %s), held against %s",
+                "%s (%s, for example %s; the report is %s)",
                 message,
                 counted(count, "object"),
                 facts[name]["example"],

@@ -191,8 +191,8 @@ def _list_all(
     unsettled = sum(s.keys for s in listed.slices if slice_time(s.name) is None)
     if taken and unsettled:
         because += (
-            f"; {counted(unsettled, 'object was', 'objects were')} listed again although nobody "
-            "may have written there: no slice holds them, so no name tells when they were written"
+            f"; {counted(unsettled, 'object was', 'objects were')} listed again, since no slice "
+            "holds them, and their names do not show when they were written"
         )
     unlisted = [folder.split("/")[1] for folder in found.skipped]
     facts: dict[str, object] = {
@@ -226,7 +226,7 @@ def _stat_expired(ctx: RunContext, start: datetime) -> tuple[AttemptArtifacts, _
     expired, ranges, passed_over = expired_addresses(ctx, attempt, start)
     because = f"{counted(ranges, 'range is', 'ranges are')} of expired commits alone"
     named = sum(part.rows for part in expired)
-    ctx.log.info("looking at %s by name: %s", counted(named, "object"), because)
+    ctx.log.info("requesting %s by name: %s", counted(named, "object"), because)
     costs = [part.rows * _NAME_S for part in expired]
     task = partial(_stat, ctx.connections, attempt.url)
     orders = bin_pack(expired, costs, ctx.settings.listing_num_partitions)

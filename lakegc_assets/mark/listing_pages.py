@@ -199,10 +199,11 @@ def require_ages(ctx: RunContext, slices: Iterable[Slice], start: datetime) -> N
             if ctx.settings.skip_new_slices:
                 raise IntegrityError(
                     f"data/{one.name}/ holds an object of {oldest}, but the slice was made at "
-                    f"{made}, by its name: a clock was wrong, or the folder is not lakeFS's. Look "
-                    "at it; skip_new_slices=false lists every slice, whatever its name says",
+                    f"{made}, by its name: a clock was wrong, or the folder is not lakeFS's. "
+                    "Inspect the object. If the folder is not lakeFS's, or the times were set by "
+                    "hand, set skip_new_slices=false, so that every slice is listed",
                 )
-            ctx.log.warning("data/%s/ is younger than an object in it", one.name)
+            ctx.log.warning("by its name, slice data/%s/ is younger than an object in it", one.name)
 
 
 def slices_table(slices: Sequence[Slice], before: datetime) -> pa.Table:

@@ -89,8 +89,8 @@ def last_holders(work: SessionFolder, attempt: AttemptArtifacts, dead: DataFrame
         if not (damaged or forgotten):
             raise
         work.ctx.log.warning(
-            "commits that are not active cannot be read, so that the report says 'unreferenced' of "
-            "what they alone held: %s", error,
+            "commits that are not active cannot be read, so the report gives the reason "
+            "'unreferenced' for objects that only they held: %s", error,
         )  # fmt: skip
     return find([*forgotten, *rows] if damaged else rows, strict=False)
 
@@ -239,7 +239,7 @@ def survivors(
         f"the sweep of run {swept.run!r} has deleted it" if swept else "",
         NOT_ADOPTED if _has_adopted(attempt) else OTHER,
     )
-    what = "say why objects stay"
+    what = "find why objects stay"
     found = work.written(judged, "found", _FOUND, what)
     if not found.rows:
         return Dataset(work.url, [], SURVIVORS), []

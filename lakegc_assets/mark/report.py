@@ -146,7 +146,8 @@ def _ignored(others: Mapping[str, Any]) -> list[str]:
     names: Sequence[str] = others.get("ignored_repositories", [])
     if not names:
         return []
-    return [f"not read, by ignored_repositories: {', '.join(names)}; what only they name can go"]
+    ignored = f"not read, since ignored_repositories names them: {', '.join(names)}"
+    return [f"{ignored}. Objects that only they name may be among the candidates"]
 
 
 def _figures(

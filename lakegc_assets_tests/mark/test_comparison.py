@@ -288,7 +288,7 @@ def test_an_order_in_time_is_explained(golden: Goldens) -> None:
     (older,) = notes(start_time="2026-12-01T00:00:00.123456789Z")
     assert "run 'run1' (2026-11-21 04:41:04 UTC) is older than mark 'timed' (2026-12-01" in older
     assert "only mark 'timed' can name" in older
-    assert "Mark again, and compare that run" in older
+    assert "mark again and compare the new run" in older
     (younger,) = notes(start_time="2026-11-20T00:00:00Z")
     assert "is younger than mark 'timed'" in younger
 

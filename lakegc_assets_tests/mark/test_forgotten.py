@@ -57,7 +57,7 @@ def test_it_is_the_reason_for_as_long_as_there_are_marks(lake: SmallLake, spark:
         ctx = mark(lake, spark, run)
         assert reasons(ctx) == {address: ("expired", commit)}
     said = explain_object(ctx, address).because
-    assert said.startswith(f"commit {commit} held it last, by what an earlier mark saw; lakeFS")
+    assert said.startswith(f"commit {commit} held it last, as an earlier mark recorded; lakeFS")
 
 
 def test_without_an_earlier_mark_it_is_not_known(lake: SmallLake, spark: Session) -> None:

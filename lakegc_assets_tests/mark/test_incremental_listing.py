@@ -413,10 +413,10 @@ def test_nothing_is_carried_from_a_run_for_which_a_clock_was_ahead(
     marked.upload("main", "b/1", "in the same slice, later")
     marked.commit("main")
     second = mark(marked, spark, "second")
-    assert listing(second).facts["because"].startswith("what run 'first' listed")
+    assert listing(second).facts["because"].startswith("the listing of run 'first'")
     # By then it cannot be seen any more which clock was ahead.
     third = mark_ahead(marked, spark, "third", 4)
-    assert listing(third).facts["because"].startswith("what run 'second' listed")
+    assert listing(third).facts["because"].startswith("the listing of run 'second'")
     name = f"ahead/{ahead.root.attempt(REPOSITORY, 'ahead').attempt}"
     assert [listing(ctx).facts["clock_ahead"] for ctx in (ahead, second, third)] == [
         [],
@@ -455,7 +455,9 @@ def test_of_a_sharded_repository_every_run_collects_all(tmp_path: Path, spark: S
     kept = history.lake.keys()
     assert any(key.startswith("data/!") for key in kept)
     runs = [history.lake.context(spark, f"run-{n + 1}") for n in range(history.runs)]
-    assert any("of all else no name tells when it was written" in why_clean(run) for run in runs)
+    assert any(
+        "other names do not show when an object was written" in why_clean(run) for run in runs
+    )
 
 
 def test_an_optimized_run_lists_what_is_in_shards_and_carries_what_is_in_slices(

@@ -173,7 +173,7 @@ def test_a_listing_after_a_report_is_a_clean_one(
     ("age", "error", "message"),
     [
         (timedelta(days=3, minutes=1), RefusedError, "more than 3 days before"),
-        (timedelta(minutes=-10), IntegrityError, "a clock is wrong"),
+        (timedelta(minutes=-10), IntegrityError, "one of the two clocks is wrong"),
     ],
 )
 def test_a_report_of_another_time_is_refused(

@@ -128,7 +128,7 @@ def test_a_committed_mark_lists_nothing(committed: SmallLake, told: Marked, spar
     needed = committed.keys() - garbage(told)["unified"] - {"dummy"}
     assert {explain_object(ctx, key).verdict for key in needed} == {"live"}
     never = explain_object(ctx, next(iter(garbage(told)["uncommitted"])))
-    assert (never.verdict, "was not looked at" in never.because) == ("unknown", True)
+    assert (never.verdict, "was not requested" in never.because) == ("unknown", True)
     uncommitted = mark(committed, spark, "uncommitted")
     orphan = explain_object(uncommitted, next(iter(told.groups["replaced"])))
     assert orphan.verdict == "live"
@@ -138,7 +138,7 @@ def test_a_committed_mark_lists_nothing(committed: SmallLake, told: Marked, spar
     (kept,) = beside.only_run.kept
     assert kept == "a range below _lakefs/ holds it, and each counts as live"
     (kept,) = beside.only_other.kept
-    assert kept == "it was not looked at by name, or the store does not hold it"
+    assert kept == "it was not requested by name, or the store does not hold it"
     assert beside.only_other.kept[kept].bytes is None
     assert beside.only_other.total.bytes
     # Nothing is lost that a mark of this mode does not list.
@@ -238,7 +238,7 @@ def test_a_run_carries_nothing_from_what_was_looked_at_by_name(
     first = mark(lake, spark, "unified", "first", clean=True)
     mark(lake, spark, "committed", "second")
     third = mark(lake, spark, "unified", "third")
-    assert listing(third).facts["because"] == "what run 'first' listed is carried forward"
+    assert listing(third).facts["because"] == "the listing of run 'first' is carried forward"
     assert candidates(third) == candidates(first) == garbage(told)["unified"]
 
 

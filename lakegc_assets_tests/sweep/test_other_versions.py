@@ -100,4 +100,4 @@ def test_nothing_is_carried_from_a_listing_of_another_version(
         mark(lake.context(spark, "first"))
     facts = listing.list_store(lake.context(spark, "second")).facts
     assert facts["mode"] == "clean"
-    assert "does not keep alive the same" in facts["because"]
+    assert "a version that spares other objects" in facts["because"]
