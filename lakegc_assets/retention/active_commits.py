@@ -115,7 +115,10 @@ def active_commits(
         raise ValueError(f"now must be an aware time, not {now!r}")
     for commit_id, commit in commits.items():
         if commit.id != commit_id:
-            raise IntegrityError(f"commit {commit.id} is filed under the id {commit_id}")
+            raise IntegrityError(
+                f"commit {commit.id} is filed under the id {commit_id}. This is a fault of lakegc: "
+                "please report it, with the log of this run"
+            )
     walks = _Walks(commits, now.timestamp())
     for start in _starts(commits, heads, rules):
         walks.walk(start)
@@ -198,7 +201,7 @@ class _Walks:
         if commit is None:
             raise IntegrityError(
                 f"commit {commit_id} is a HEAD or a main parent, but is not among the commits "
-                "read; read the whole log of every branch and try again"
+                "read: the log of a branch was not read in full. Run again"
             )
         return commit
 
@@ -216,6 +219,6 @@ def _starts(commits: Mapping[str, Commit], heads: Mapping[str, str], rules: Rule
 
 def _circle(commit_id: str) -> str:
     return (
-        f"the main parents of commit {commit_id} form a circle, which no history of lakeFS has; "
-        "the commits read are damaged or mixed up, read them again"
+        f"the main parents of commit {commit_id} form a circle, which no history of lakeFS has: "
+        "the commits read are damaged. Run again; if the message stays, check this commit in lakeFS"
     )

@@ -14,6 +14,8 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.rules import Rules
 
+_DAMAGED = "the log was not read in full, or is damaged. Run again"
+
 
 def naive_active_commits(
     commits: Mapping[str, Commit], heads: Mapping[str, str], rules: Rules, now: datetime
@@ -35,7 +37,10 @@ def naive_active_commits(
                 active.update(_main_parent(commits[commit_id]))
         seen |= ancestry
     if lost := commits.keys() - seen:
-        raise IntegrityError(f"no branch and no dangling commit leads to {min(lost)}: a circle")
+        raise IntegrityError(
+            f"no branch and no dangling commit leads to {min(lost)}: main parents form a circle, "
+            f"so {_DAMAGED}"
+        )
     return active
 
 
@@ -61,9 +66,11 @@ def _main_ancestries(starts: Collection[str], commits: Mapping[str, Commit]) -> 
         while following:
             (current,) = following
             if current in path:
-                raise IntegrityError(f"the main parents of commit {current} form a circle")
+                raise IntegrityError(
+                    f"the main parents of commit {current} form a circle, so {_DAMAGED}"
+                )
             if current not in commits:
-                raise IntegrityError(f"commit {current} is not among the commits read")
+                raise IntegrityError(f"commit {current} is not among the commits read: {_DAMAGED}")
             path.add(current)
             following = _main_parent(commits[current]) - found
         found |= path

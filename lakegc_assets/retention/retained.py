@@ -223,7 +223,10 @@ def _last(commits: Mapping[str, Commit], head: str, number: int) -> list[str]:
     current: str | None = head
     while current is not None and len(found) < number:
         if current not in commits:
-            raise IntegrityError(f"commit {current} is not among the commits read")
+            raise IntegrityError(
+                f"commit {current} is not among the commits read: the log was not read in full. "
+                "Run again"
+            )
         found.append(current)
         current = commits[current].main_parent
     return found

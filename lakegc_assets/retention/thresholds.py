@@ -136,7 +136,9 @@ def _main_ancestry(commits: Mapping[str, Commit], starts: Iterable[str]) -> set[
         current: str | None = start
         while current is not None and current not in found:
             if current not in commits:
-                raise IntegrityError(f"commit {current} is not among the commits read")
+                raise IntegrityError(
+                    f"commit {current} is not among the commits that the mark recorded: mark again"
+                )
             found.add(current)
             current = commits[current].main_parent
     return found
