@@ -1,4 +1,4 @@
-"""The slow, plain reader of SSTables: the reference for the fast decoder.
+"""The format of SSTables and its slow, plain reader, the reference for the fast decoder.
 
 The format is RocksDB's block-based table, format version 2, as lakeFS writes it through Go's
 pebble: data blocks of prefix-compressed entries, an index of one or two levels over them, a block
