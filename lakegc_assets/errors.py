@@ -47,7 +47,7 @@ def out_of_memory() -> LakegcError:
     return LakegcError(
         "this process got no more memory: give the machine or its container more, or raise the "
         "limit of its address space (ulimit -v). A smaller embedded_memory lets joins spill to "
-        "disk sooner. Then the same run goes on"
+        "disk sooner. Then start the same run again"
     )
 
 

@@ -15,16 +15,16 @@ from lakegc_assets.wording import counted
 @click.command()
 @click.argument("repository")
 @run_id_option
-@click.option("--by", help="Who approves. Default: the name of this user.")
+@click.option("--by", help="Name of the person who approves. Default: the name of this user.")
 @click.option(
     "--max-candidate-share",
     type=click.FloatRange(0, 1),
-    help="Approve that a larger share of the listing goes, for this mark only.",
+    help="Approve a sweep of this mark only, of at most this share of the listing.",
 )
 @click.option(
     "--withdraw",
     is_flag=True,
-    help="Take its approvals back instead. A sweep that runs must be ended first.",
+    help="Withdraw the approvals of the mark instead. End a running sweep first.",
 )
 @set_option
 def approve(
@@ -50,7 +50,9 @@ def approve(
 
     if withdraw:
         if max_candidate_share is not None:
-            raise click.UsageError("--withdraw takes back every approval, whatever its share")
+            raise click.UsageError(
+                "--withdraw is about all approvals: leave --max-candidate-share out"
+            )
         ctx = run_context(repository, run_id, checked(settings_of(others)))
         withdraw_approvals(ctx, person(by))
         click.echo(f"mark {run_id} of {repository} is not approved any more")
@@ -62,7 +64,11 @@ def approve(
     attempt = Site.defined().attempt(repository, run_id)
     found = approval_of(attempt, utc_now())
     if found is None:
-        raise LakegcError(f"the approval of mark {run_id!r} of {repository!r} was not recorded")
+        raise LakegcError(
+            f"mark {run_id!r} of {repository!r} has no valid approval, although one was recorded: "
+            "it was withdrawn since, or approval_lifetime_days of the policy is too short. Approve "
+            "the mark again"
+        )
     click.echo(
         f"mark {run_id} of {repository} ({found.digest}) is approved by {found.by} until "
         f"{found.ends:%Y-%m-%d %H:%M} UTC"
@@ -74,7 +80,7 @@ def approve(
 @json_option
 def pending(as_json: bool) -> None:
     """List marks that wait for a person."""
-    echo_rows(_waiting(), as_json, _line, "nothing waits")
+    echo_rows(_waiting(), as_json, _line, "no mark waits for a person")
 
 
 def _waiting() -> list[dict[str, Any]]:

@@ -27,15 +27,16 @@ if TYPE_CHECKING:
     from lakegc_assets.recovery.backups import Backup, Damaged
     from lakegc_assets.run.context import RunContext
 
-_AT = click.option("--url", help="Place of the backups. Default: LAKEGC_BACKUP_URL.")
+_URL_HELP: Final = "URL of the backups. Default: backup_url of the component, or LAKEGC_BACKUP_URL."
+_AT = click.option("--url", help=_URL_HELP)
 #: Message for a place without backups, which may be the wrong place.
-_NOTHING: Final = "there are no backups at this place"
+_NOTHING: Final = "there are no backups here: check --url, backup_url or LAKEGC_BACKUP_URL"
 
 
 @click.command()
 @click.argument("repository")
 @run_id_option
-@setting_option("backup_url", "--url", help="Place of the backups. Default: LAKEGC_BACKUP_URL.")
+@setting_option("backup_url", "--url", help=_URL_HELP)
 @setting_option("backup_num_partitions", "-m", "--max-maps")
 @setting_option("backup_bandwidth", "--bandwidth")
 @setting_option("backup_log", "--log")
@@ -85,7 +86,10 @@ def _made(repository: str, run: str, url: str | None) -> dict[str, Any]:
     site, place = place_of_backups(url)
     found = find_backup(site.stores, place, repository, run)
     if found is None:
-        raise IntegrityError(f"the backup of {repository!r}, mark {run!r}, is not there any more")
+        raise IntegrityError(
+            f"the backup of {repository!r}, mark {run!r}, was made and is not at {place} any more: "
+            "find out what removed it, and run the same command again"
+        )
     record = found.record
     return {
         "repository": repository,
@@ -172,7 +176,7 @@ def _line(one: dict[str, Any]) -> str:
     size = ""
     if one["bytes"] is not None:
         size = f"{counted(one['objects'], 'object')}, {human_bytes(one['bytes'])}"
-    only = "nobody can tell what else holds them"
+    only = "unknown whether the repository has them"
     if (own := one["only_copies"]) is not None:
         only = "the repository has all of them"
         if own["objects"]:
@@ -184,13 +188,13 @@ def _line(one: dict[str, Any]) -> str:
 
 @backups.command()
 @_AT
-@click.option("--older-than", type=duration, help="Leave younger ones: 30d, say.")
+@click.option("--older-than", type=duration, help="Only backups that are older, for example 30d.")
 @click.option(
     "--backup",
     "names",
     multiple=True,
     metavar="REPOSITORY/RUN",
-    help="Look at this one only, and let it go even if its mark was not swept. May be repeated.",
+    help="Only this backup; it may be removed even if its mark was not swept. May be repeated.",
 )
 @dry_run_option
 @json_option
@@ -203,13 +207,13 @@ def prune(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Remove whole backups, and trash and pins whose time is over.
+    """Remove whole backups, and expired trash and pins.
 
     Keeps a backup that holds the only copy of an object which a branch, an active commit, a tag, a
     staged write or a pin needs now. Restore that object first.
     """
     if older_than is None and not names:
-        raise RefusedError("say which: --older-than 30d, or --backup REPOSITORY/RUN")
+        raise RefusedError("choose backups: give --older-than 30d, or --backup REPOSITORY/RUN")
     gone = "would be removed" if dry_run else "removed"
     echo_rows(
         _pruned(url or place, older_than, names, dry_run=dry_run),

@@ -33,7 +33,7 @@ _apply_option = click.option(
     "--apply",
     "applying",
     is_flag=True,
-    help="Set these rules in lakeFS, after what changes was shown and asked about.",
+    help="Set these rules in lakeFS, after a confirmation of the changes.",
 )
 #: Days of the curve that are shown; JSON has all days.
 _SHOWN = (1, 7, 14, 30, 60, 90, 180, 365)
@@ -43,7 +43,7 @@ def _branch_days(value: str) -> tuple[str, int]:
     """A branch and its days: main=90."""
     branch, _, days = value.rpartition("=")
     if not branch or not days.isdecimal():
-        raise click.BadParameter(f"{value!r} is no branch with its days: write main=90")
+        raise click.BadParameter(f"{value!r} is not a branch with its days: write main=90")
     return branch, int(days)
 
 
@@ -57,7 +57,7 @@ def _branch_days(value: str) -> tuple[str, int]:
     help="Other rules, as JSON in lakeFS's form, or as YAML. Default: today's rules.",
 )
 @click.option(
-    "--set-default", "default", type=click.IntRange(0), metavar="DAYS", help="Days by default."
+    "--set-default", "default", type=click.IntRange(0), metavar="DAYS", help="Default retention."
 )
 @click.option(
     "--set-branch",
@@ -65,22 +65,24 @@ def _branch_days(value: str) -> tuple[str, int]:
     type=_branch_days,
     multiple=True,
     metavar="BRANCH=DAYS",
-    help="Days of a branch. May be given several times.",
+    help="Retention of a branch. May be repeated.",
 )
 @click.option(
     "--without-branch",
     "without",
     multiple=True,
     metavar="BRANCH",
-    help="As if this branch were deleted. May be given several times.",
+    help="Compute as if this branch were deleted. May be repeated.",
 )
 @click.option(
     "--retain",
     type=FILE,
     metavar="FILE",
-    help="Other rules that lakeFS does not have, which keep more, as YAML. Default: today's.",
+    help="A YAML file of rules that lakeFS does not have, and that keep more. Default: today's.",
 )
-@click.option("--run", "run_id", help="By this mark. Default: the latest one.")
+@click.option(
+    "--run", "run_id", help="Run of whose mark the figures are. Default: the latest mark."
+)
 @_apply_option
 @yes_option
 @json_option
@@ -120,7 +122,7 @@ def forecast(
     if applying:
         changes = [(found.repository, found.todays_rules, found.rules)]
         changed = [one for one in changes if found.rules != found.todays_rules]
-        said = "these are today's rules: nothing is to be set"
+        said = "these are today's rules: nothing was set"
         applied = {"applied": bool(_apply(ctx.lakefs, changed, "", said, yes=yes))}
     if as_json:
         echo_json(found.to_json() | applied)
@@ -169,7 +171,7 @@ def _change(
     if len(days) < len(branches):
         names = [name for name, _ in branches]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigurationError(f"--set-branch {twice}: it is given twice")
+        raise ConfigurationError(f"--set-branch {twice}: it is given twice: give it once")
     other = None if retain is None else retain_of(retain)
     return Change(rules, default, days, tuple(dict.fromkeys(without)), other)
 
@@ -234,7 +236,9 @@ def _amount(name: str, amount: Amount, indent: int = 2) -> str:
 @click.command()
 @click.argument("file", type=FILE)
 @click.option(
-    "--replace", is_flag=True, help="Also where a repository has other rules; else these stay."
+    "--replace",
+    is_flag=True,
+    help="Also replace other rules that a repository has; else they stay.",
 )
 @_apply_option
 @yes_option
@@ -259,12 +263,12 @@ def rules(file: Path, replace: bool, applying: bool, yes: bool, as_json: bool) -
         for one in found:
             click.echo(f"{one.repository}\t{_text(one.today)} -> {_text(one.rules)}\t{one.state}")
         if not found:
-            click.echo("the file names none of the repositories of this server", err=True)
+            click.echo("no pattern of the file matches a repository of this server", err=True)
     rows: dict[str, Any] = {"repositories": [one.to_json() for one in found]}
     if applying:
         chosen = [(r.repository, r.today, r.rules) for r in found if r.state == "to be set"]
         which = f" for {counted(len(chosen), 'repository', 'repositories')}"
-        rows["applied"] = _apply(lakefs, chosen, which, "nothing is to be set", yes=yes)
+        rows["applied"] = _apply(lakefs, chosen, which, "no rules were set", yes=yes)
     if as_json:
         echo_json(rows)
 

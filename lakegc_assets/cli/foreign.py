@@ -28,7 +28,7 @@ _figures = partial(figures, width=60)
     required=True,
     help="Mark id of lakeFS's collector, the standalone one included.",
 )
-@click.option("--run", "run_id", help="Id of the run that is made of it. Default: the time.")
+@click.option("--run", "run_id", help="Id of the new run. Default: the UTC time.")
 @run_options
 def adopt(
     repository: str,
@@ -48,7 +48,7 @@ def adopt(
 
     settings = settings_of(**options)
     if "adopt" in settings:
-        raise ConfigurationError("--set adopt: give the mark as --mark")
+        raise ConfigurationError("--set adopt: give the mark id as --mark")
     run = run_id or new_run_id()
     # Checked before anything is started.
     partition_key(repository, run)

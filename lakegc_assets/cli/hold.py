@@ -9,19 +9,20 @@ import click
 from lakegc_assets.cli.options import other_options, person, settings_of, yes_option
 from lakegc_assets.cli.output import echo
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.run.command_line import command_line
 
 
 @click.command()
 @click.argument("repository")
 @click.option("--accept", "accepting", is_flag=True, help="Accept the loss: sweeps start again.")
 @click.option("--id", "hold_id", metavar="ID", help="Accept this hold only, and no later one.")
-@click.option("--by", help="Who accepts it. Default: the name of this user.")
+@click.option("--by", help="Name of the person who accepts. Default: the name of this user.")
 @yes_option
 @click.option(
     "--unverified",
     is_flag=True,
-    help="Accept it also where artifacts or the backup of the sweep are gone for good, so that "
-    "nobody can tell whether all is lost.",
+    help="Accept it even if artifacts or the backup of the sweep are gone for good, so that it is "
+    "unknown whether all objects are lost.",
 )
 @other_options
 def hold(
@@ -51,14 +52,14 @@ def hold(
         if hold_id not in {None, found["id"]}:
             raise RefusedError(
                 f"the hold of {repository!r} is {found['id']} by now, not {hold_id}: another alarm "
-                "was raised. Look at it first"
+                f"was raised. Read it first: `{command_line('hold', repository)}`"
             )
         if not as_json:
             show(found)
         if not yes:
-            what = "Accept that what does not come back is lost, and let sweeps start again?"
+            what = "Restore what can be restored, accept the loss of the rest, and allow sweeps?"
             click.confirm(what, abort=True, err=True)
         found = accepted(ctx, found["id"], person(by), unverified=unverified)
     elif accepting and (hold_id is None or found.get("id") != hold_id):
-        raise RefusedError(f"{repository!r} is not on hold: nothing is to be accepted")
+        raise RefusedError(f"{repository!r} is not on hold: nothing to accept")
     show(found)

@@ -62,7 +62,7 @@ def dagster_home() -> Path:
     if "?" in str(home) or unquote(str(home)) != str(home):
         raise ConfigurationError(
             f"no Dagster instance can be made at {home}: Dagster makes a URL of that path, in "
-            "which '?', and '%' before two digits, are something else. Set DAGSTER_HOME to "
+            "which '?', and '%' before two digits, have another meaning. Set DAGSTER_HOME to "
             "another folder"
         )
     os.environ["DAGSTER_HOME"] = str(home)
@@ -108,7 +108,7 @@ def _recorded() -> Iterator[None]:
             raise
         raise LakegcError(
             f"Dagster cannot record runs in {options.dagster_home()} ({cause}): make room there, "
-            "or set DAGSTER_HOME to another folder. Then the same command goes on"
+            "or set DAGSTER_HOME to another folder. Then run the same command again"
         ) from error
 
 
@@ -192,7 +192,7 @@ def _say_swept(attempt: AttemptArtifacts) -> None:
         back = restored(attempt)
     if back is not None:
         require_unswept(attempt)
-    say(f"mark {attempt.run} was swept already: nothing is left to do")
+    say(f"mark {attempt.run} was swept already: this shows its record")
 
 
 def checked(settings: dict[str, Any]) -> dict[str, Any]:
@@ -203,13 +203,13 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
         near = sorted({like for name in unknown for like in get_close_matches(name, known)})
         meant = f": did you mean {' or '.join(near)}?" if near else ""
         raise ConfigurationError(
-            f"there is no setting {', '.join(unknown)}{meant or ':'} docs/operations.md has all of "
-            "them, under Settings"
+            f"there is no setting {', '.join(unknown)}{meant or ':'} docs/operations.md lists all "
+            "of them, under Settings"
         )
     if not settings.keys().isdisjoint(("artifact_root", "name")):
         raise ConfigurationError(
-            "artifact_root is set by LAKEGC_ARTIFACT_ROOT, and name in the component's file: "
-            "`lakegc report` and `lakegc why` look there, and would find no mark at another place"
+            "--set cannot change artifact_root and name, since other commands would not find the "
+            "run: set LAKEGC_ARTIFACT_ROOT, or `name` in the component's file"
         )
     settings = {
         name: [text for text in re.split(r"[,\s]+", value) if text]
@@ -235,7 +235,7 @@ def _left(site: Site, namespace: str, job: str, repository: str, run: str) -> tu
         return ()
     left = left_to_do(job, attempt, lambda: open_store(namespace, site.stores))
     if left:
-        say(f"mark {run} was published, but not reported: this finishes it")
+        say(f"mark {run} was published, but its report was not finished: this run finishes it")
     return left
 
 

@@ -27,8 +27,8 @@ _ROOTS = click.option(
     "roots",
     multiple=True,
     metavar="URL",
-    help="Look below it for namespaces that no repository has. Default: namespace_roots of the "
-    "collector resource, or LAKEGC_NAMESPACE_ROOTS. May be repeated.",
+    help="URL below which to search for namespaces without a repository. Default: namespace_roots "
+    "of the collector resource, or LAKEGC_NAMESPACE_ROOTS. May be repeated.",
 )
 
 
@@ -39,13 +39,13 @@ _ROOTS = click.option(
     "names",
     multiple=True,
     metavar="NAME",
-    help="Look at this one only, and for no namespaces. May be repeated.",
+    help="Read only this repository, and search for no namespaces. May be repeated.",
 )
 @click.option(
     "--server",
     "every",
     is_flag=True,
-    help="Look at all repositories and namespaces of the server, as without --repository.",
+    help="Read all repositories and namespaces of the server, as without --repository.",
 )
 @json_option
 @click.pass_context
@@ -64,17 +64,20 @@ def leftovers(
         ctx.obj = roots
         return
     if every and names:
-        raise click.UsageError("--server looks at all repositories: give it without --repository")
+        raise click.UsageError("--server reads all repositories: give it without --repository")
     from lakegc_assets.leftovers.report import find_leftovers
 
     server = _server(roots)
     found = find_leftovers(server, names)
     if not (as_json or server.namespace_roots or names):
-        click.echo("no root of namespaces is set: give --root URL to look for them", err=True)
+        click.echo(
+            "no root of namespaces is set: give --root URL to find those without a repository",
+            err=True,
+        )
     nothing = "" if found.problems else "nothing is left over"
     echo(found.to_json(), as_json, lambda _: _lines(found), nothing)
     for problem in () if as_json else found.problems:
-        say(f"could not be looked at: {problem.where}: {problem.what}", err=True)
+        say(f"could not be read: {problem.where}: {problem.what}", err=True)
     if found.problems:
         sys.exit(FAILURE)
 
@@ -85,20 +88,22 @@ def leftovers(
 @click.option(
     "--unclaimed",
     is_flag=True,
-    help="Of a namespace: you know that no other lakeFS server uses it, and that these credentials "
-    "see all repositories, though nothing in it says that this server had it.",
+    help="For a namespace that has no record of this server: you confirm that no other lakeFS "
+    "server uses it, and that these credentials see all repositories.",
 )
 @click.option("--backup", "backup_url", metavar="URL", help="Copy each object there first.")
 @click.option(
     "--without-backup",
     is_flag=True,
-    help="Remove a namespace also where its store keeps nothing of what is deleted; refused where "
-    "backup_url is set.",
+    help="Remove a namespace even if its store keeps no deleted objects; refused if backup_url is "
+    "set.",
 )
-@click.option("--by", help="Who removes it. Default: the name of this user.")
+@click.option("--by", help="Name of the person who removes. Default: the name of this user.")
 @dry_run_option
 @yes_option
-@click.option("--id", "plan_id", metavar="ID", help="Remove only what --dry-run said under it.")
+@click.option(
+    "--id", "plan_id", metavar="ID", help="Remove only what --dry-run has shown under this id."
+)
 @json_option
 def remove(
     kind: str,
@@ -121,7 +126,7 @@ def remove(
     if backup_url and without_backup:
         raise click.UsageError("--backup and --without-backup exclude each other")
     if as_json and not dry_run and not (yes and plan_id):
-        raise RefusedError("nobody can be asked where JSON is printed: --dry-run, or --yes --id ID")
+        raise RefusedError("--json asks for no confirmation: give --dry-run, or --yes --id ID")
     from lakegc_assets.leftovers.namespace_removal import plan_namespace, remove_namespace
     from lakegc_assets.leftovers.removal import Choices
     from lakegc_assets.leftovers.uploads import abort_uploads, plan_uploads

@@ -48,6 +48,7 @@ _ORDER = (
     *("approve", "forecast", "rules", "backup", "backups", "prune", "leftovers"),
     *("compare", "adopt", "repositories", "metrics", "embedded"),
 )
+_NO_MARK = "a sweep needs the id of a mark: give --run ID; `lakegc repositories` lists the runs"
 
 
 class Commands(click.Group):
@@ -96,8 +97,8 @@ def _prepared(command: click.Command) -> click.Command:
     type=click.Path(),
     metavar="DIR|FILE",
     envvar="LAKEGC_DEFS",
-    help="Take server, stores, policies and limits from this file of a Dagster project, or from "
-    f"the one below this folder. Default: what {POINTER} below DAGSTER_HOME names.",
+    help="The component's file in a Dagster project, or a folder above it, for server, stores, "
+    f"policies and limits. Default: the path in the file {POINTER} below DAGSTER_HOME.",
 )
 @click.pass_context
 def main(ctx: click.Context, defs: str | None) -> None:
@@ -136,9 +137,9 @@ def run(
 ) -> None:
     """Mark REPOSITORY, check the mark, publish it, and sweep it."""
     if not mark and not sweep:
-        raise RefusedError("nothing to do: neither a mark nor a sweep was asked for")
+        raise RefusedError("nothing to do: leave --no-mark or --no-sweep out")
     if not mark and run_id is None:
-        raise RefusedError("a sweep without a mark needs the mark id: --run ID")
+        raise RefusedError(_NO_MARK)
     job = "gc" if mark and sweep else "gc_mark" if mark else "gc_sweep"
     start(job, repository, run_id or new_run_id(), settings_of(**options), as_json)
 
@@ -163,7 +164,7 @@ def mark(repository: str, run_id: str | None, as_json: bool, **options: Any) -> 
 def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - options
     """Sweep a published mark of REPOSITORY. After a kill, run the same command again."""
     if run_id is None:
-        raise RefusedError("a sweep without a mark needs the mark id: --run ID")
+        raise RefusedError(_NO_MARK)
     start("gc_sweep", repository, run_id, settings_of(**options), as_json)
 
 
@@ -175,20 +176,21 @@ def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) ->
     "file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write one HTML file that needs nothing else: the run, or without REPOSITORY and --run "
-    "all repositories.",
+    help="Write a self-contained HTML file about the run; without REPOSITORY and --run, about all "
+    "repositories.",
 )
 @click.option(
     "--price-per-tb-month",
     "price",
     type=click.FloatRange(0),
-    help="With --html: what a TB costs a month, to show money. Default: the component's.",
+    help="With --html: price of a TB (10^12 bytes) for a month, to show costs. Default: "
+    "price_per_tb_month of the component.",
 )
 @click.option(
     "--forecast/--no-forecast",
     "forecasting",
     default=True,
-    help="With --html, of a run: what other default days would free, too. Default.",
+    help="With --html and a run: also show what other default days would free. Default.",
 )
 @json_option
 def report(
@@ -208,8 +210,8 @@ def report(
         echo(rows, as_json, lambda _: [said])
     elif repository is None or run_id is None:
         raise click.UsageError(
-            "a report needs REPOSITORY and --run; with --html FILE and neither of them it is about "
-            "all repositories"
+            "a report of a run needs REPOSITORY and --run ID; a report of all repositories needs "
+            "only --html FILE"
         )
     elif file is None:
         from lakegc_assets.cli.site import outcome
@@ -226,8 +228,8 @@ def report(
 @click.argument("repository")
 @click.argument("address", required=False)
 @run_id_option
-@click.option("--branch", help="In place of ADDRESS, with --path: a branch, tag or commit.")
-@click.option("--path", help="In place of ADDRESS: what lakeFS shows at this path of the branch.")
+@click.option("--branch", help="In place of ADDRESS: a branch, tag or commit.")
+@click.option("--path", help="With --branch: the path at which it shows the object.")
 @json_option
 def why(
     repository: str,
@@ -243,7 +245,7 @@ def why(
     and the path at which lakeFS shows it.
     """
     if (branch is None) != (path is None) or (address is None) == (path is None):
-        raise click.UsageError("say of which object: ADDRESS, or --branch and --path")
+        raise click.UsageError("name the object: give either ADDRESS, or --branch and --path")
     from lakegc_assets.cli.site import address_at, run_context
     from lakegc_assets.estate.explanation import explain
 
@@ -267,5 +269,8 @@ def repositories(as_json: bool) -> None:
         name = one["repository"] + "".join(words for note, words in notes if one[note])
         return f"{name}\t{one['storage_namespace']}\t{runs or 'no run yet'}"
 
-    nothing = "there are no repositories that these credentials may list"
+    nothing = (
+        "lakeFS lists no repositories: check the server, and the permissions of the credentials "
+        "(docs/operations.md, Running it)"
+    )
     echo_rows(known_runs(), as_json, line, nothing)

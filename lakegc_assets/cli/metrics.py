@@ -27,13 +27,15 @@ _HIGHEST_PORT = 65_535
 @click.option(
     "--port", type=click.IntRange(0, _HIGHEST_PORT), help="Serve them at this port; 0: a free one."
 )
-@click.option("--address", default=_LOCAL, show_default=True, help="With --port: where to listen.")
+@click.option(
+    "--address", default=_LOCAL, show_default=True, help="With --port: address to listen at."
+)
 @click.option(
     "--every",
     type=duration,
     default="1m",
     show_default=True,
-    help="With --port: how often the artifacts are read.",
+    help="With --port: time between two reads of the artifacts.",
 )
 @click.option(
     "--textfile",
@@ -51,7 +53,7 @@ def metrics(port: int | None, address: str, every: timedelta, textfile: Path | N
     if port is not None and textfile is not None:
         raise click.UsageError("--port and --textfile exclude each other")
     if every <= timedelta(0):
-        raise click.UsageError("--every is no time to wait")
+        raise click.UsageError("--every must be longer than 0s: give 30s or 1m, for example")
     from lakegc_assets.defs.metrics import metrics_file
     from lakegc_assets.estate.exposition import text_of
     from lakegc_assets.storage.files import write_file
@@ -113,7 +115,9 @@ def _serve(address: str, port: int, every: timedelta) -> None:
     try:
         server, thread = start_http_server(port, address, registry_of(last))
     except OSError as error:
-        raise ConfigurationError(f"nothing can listen at {address}:{port}: {error}") from error
+        raise ConfigurationError(
+            f"cannot listen at {address}:{port}: {error}. Give another --port or --address"
+        ) from error
     try:
         click.echo(f"metrics at http://{address}:{server.server_port}/metrics", err=True)
         while not over.wait(every.total_seconds()):

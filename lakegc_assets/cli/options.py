@@ -56,11 +56,11 @@ def duration(value: str) -> timedelta:
     """A time span, from a number with a unit: 90s, 30m, 25h, 2d."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", value)
     if match is None:
-        raise click.BadParameter(f"{value!r} is no duration: write 90s, 30m, 25h or 2d")
+        raise click.BadParameter(f"{value!r} is not a duration: write 90s, 30m, 25h or 2d")
     try:
         return timedelta(**{_UNITS[match[2]]: float(match[1])})
     except OverflowError as error:
-        raise click.BadParameter(f"{value!r} is longer than any time can be") from error
+        raise click.BadParameter(f"{value!r} is too long: give a shorter time") from error
 
 
 _Command = Callable[..., None]
@@ -121,19 +121,19 @@ set_option = click.option(
     "others",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Any other setting of the collector resource, lease_wait_seconds=600 say. "
-    "May be given several times.",
+    help="Any other setting of the collector resource, for example lease_wait_seconds=600; "
+    "docs/operations.md lists them. May be repeated.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Say what would go, and remove nothing."
+    "--dry-run", is_flag=True, help="Show what would be removed, and remove nothing."
 )
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 run_id_option = click.option(
     "--run", "run_id", required=True, help="Id of the run, which is its mark id."
 )
 new_run_option = click.option(
-    "--run", "run_id", help="Id of the run, which is its mark id. Default: the time."
+    "--run", "run_id", help="Id of the run, which is its mark id. Default: the UTC time."
 )
 
 
@@ -166,15 +166,15 @@ def person(by: str | None) -> str:
         return getuser()
     except (KeyError, OSError) as error:
         raise RefusedError(
-            "nobody knows who does this, since the user of this process has no name: give --by "
-            "NAME. It is recorded"
+            "the user of this process has no name, and the name of the person who decides is "
+            "recorded: give --by NAME"
         ) from error
 
 
 def require_answer(as_json: bool, yes: bool, otherwise: str = "--yes") -> None:
     """Refuse JSON output without ``yes``: with JSON output there is no prompt to confirm."""
     if as_json and not yes:
-        raise RefusedError(f"nobody can be asked where JSON is printed: give {otherwise}")
+        raise RefusedError(f"--json asks for no confirmation: give {otherwise}")
 
 
 def settings_of(
@@ -195,7 +195,7 @@ def settings_of(
         if not is_given:
             raise ConfigurationError(f"--set {other}: write NAME=VALUE")
         if name in given:
-            raise ConfigurationError(f"--set {other}: {name} is given twice")
+            raise ConfigurationError(f"--set {other}: {name} is given twice: give it once")
         given[name] = value
     return given
 
@@ -215,7 +215,7 @@ def parsed(file: Path, parse: Callable[[str, str], _R]) -> _R:
     try:
         return parse(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{file} cannot be read: {error}") from error
+        raise ConfigurationError(f"{file} cannot be read as UTF-8 text: {error}") from error
 
 
 def new_run_id() -> str:

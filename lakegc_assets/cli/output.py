@@ -131,7 +131,7 @@ def exit_status() -> Iterator[None]:
         say(f"{kind}: {_with_options(error)}", err=True)
         sys.exit(_STATUSES[kind])
     except KeyboardInterrupt as interrupt:
-        how_far = str(interrupt) or "the same command with the same --run goes on"
+        how_far = str(interrupt) or "run the same command again, with the same --run if it has one"
         say(f"interrupted: {how_far}", err=True)
         sys.exit(FAILURE)
 

@@ -109,7 +109,7 @@ def look(site: Site) -> Overview:
             names |= set(instance.get_dynamic_partitions(names_of.of(REPOSITORY)))
             on = schedules_on(instance)
     except (ConfigurationError, dg.DagsterError) as error:
-        notes.append(f"Dagster does not tell which schedules are on: {error}")
+        notes.append(f"Dagster does not show which schedules are on: {error}")
     found = overview(site.root, names, policies, on, names_of, utc_now())
     return Overview(found.rows, found.at, [*notes, *found.notes])
 
@@ -133,9 +133,9 @@ def insights_of(
             classes, covers = by_branch.facts["classes"], by_branch.facts["covers"]
         else:
             how = command_line("usage", repository, "--run", run)
-            problems.append(f"nobody has attributed the storage of this mark yet: `{how}` does")
+            problems.append(f"the storage of this mark is not attributed yet: run `{how}`")
     except LakegcError as error:
-        problems.append(f"whose the storage is cannot be said: {error}")
+        problems.append(f"the storage cannot be attributed: {error}")
     if forecasting:
         try:
             found = forecast(repository_context(repository, run), Change(), run)

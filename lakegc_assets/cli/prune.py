@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 @click.option(
     "--keep-runs",
     type=duration,
-    help="Younger runs stay; 2d are the least. Default: keep_runs_days of the repository's policy, "
-    "30 days where the component says nothing else.",
+    help="Keep younger runs; at least 2d. Default: keep_runs_days of the repository's policy, 30 "
+    "days if the component does not set it.",
 )
 @dry_run_option
 @yes_option
@@ -58,8 +58,8 @@ def prune(
         _show(outcomes, notes, dry_run=not removing)
     if not removing and not dry_run:
         if not any(one.anything for one in outcomes):
-            click.echo("nothing is to go", err=True)
-        elif click.confirm("Remove what would go?", err=True):
+            click.echo("nothing to remove", err=True)
+        elif click.confirm("Remove it?", err=True):
             outcomes, notes = _pruned(repositories, keep_runs, dry_run=False)
             _show(outcomes, notes, dry_run=False)
             removing = True

@@ -31,20 +31,20 @@ _ALWAYS = ("versions", "trash", "backup")
 @click.command()
 @click.argument("repository")
 @run_id_option
-@click.option("--all", "everything", is_flag=True, help="All that the mark names.")
+@click.option("--all", "everything", is_flag=True, help="All objects that the mark names.")
 @click.option(
     "--address",
     "addresses",
     multiple=True,
-    help="The object at an address. May be given several times.",
+    help="The object at this address. May be repeated.",
 )
-@click.option("--branch", help="What a branch, tag or commit shows.")
-@click.option("--path", help="Only what is at this path of the branch.")
-@click.option("--prefix", help="Only what is below this prefix of the branch.")
+@click.option("--branch", help="The objects that this branch, tag or commit shows.")
+@click.option("--path", help="With --branch: only the object at this path.")
+@click.option("--prefix", help="With --branch: only the objects below this prefix.")
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Only say what would come back; fails where something is lost.",
+    help="Only show what would come back; status 1 if an object is lost or not known.",
 )
 @task_options
 def restore(
@@ -113,7 +113,10 @@ def last_restore(repository: str, run: str) -> dict[str, Any]:
     attempt = Site.defined().attempt(repository, run)
     ended = [one for one in restores(attempt) if attempt.has(folder(one))]
     if not ended:
-        raise IntegrityError(f"no restore of {run!r} ended")
+        raise IntegrityError(
+            f"no finished restore of {run!r} is recorded in {attempt.url}: run the same restore "
+            "again, which overwrites no object"
+        )
     manifests = [attempt.manifest(folder(one)) for one in ended]
     last = max(manifests, key=lambda manifest: manifest.finished)
     return {
@@ -131,8 +134,8 @@ def _not_swept(attempt: AttemptArtifacts) -> list[str]:
         return []
     command = command_line("pins", attempt.repository)
     warning = (
-        f"no sweep of {attempt.run!r} has ended here. What is asked for is pinned, even where it "
-        f"was never gone, and a sweep then spares it: `{command}`"
+        f"no sweep of {attempt.run!r} has ended here. All chosen objects are pinned, even if they "
+        f"were never deleted, and sweeps spare pinned objects: `{command}`"
     )
     return [warning]
 
@@ -147,7 +150,7 @@ def _restored(found: dict[str, Any]) -> Iterator[str]:
     yield from _sample(found["sample"])
     yield f"  engine     {found.get('engine', 'unknown')}"
     if found["pinned_until"]:
-        yield f"  no mark takes them before {minute(found['pinned_until'])}"
+        yield f"  marks spare them until {minute(found['pinned_until'])}"
     for warning in found["warnings"]:
         yield f"  warning: {warning}"
 
@@ -159,7 +162,7 @@ def _sample(sample: list[dict[str, str]]) -> Iterator[str]:
         path, commit = printable(one["path"]), one["commit"][:12]
         yield f"  {path} of commit {commit}: was {one['before']}, {one['after']}"
     if len(reads) > _SHOWN:
-        yield f"  and {len(reads) - _SHOWN} more that were looked at read through lakeFS"
+        yield f"  and {len(reads) - _SHOWN} more of the sample read through lakeFS"
 
 
 def _plan(found: dict[str, Any]) -> Iterator[str]:

@@ -117,8 +117,8 @@ def address_at(repository: str, ref: str, path: str) -> str:
         found = client.stat(repository, known_ref(client, repository, ref), path)
     except NotFoundError as error:
         raise RefusedError(
-            f"lakeFS shows nothing at {path!r} of {ref!r}. What is not there any more a commit may "
-            "have had: give its id in place of the branch"
+            f"lakeFS shows nothing at {path!r} of {ref!r}: correct the path. If the branch had it "
+            "earlier, give the id of a commit that had it in place of the branch"
         ) from error
     return found.physical_address
 

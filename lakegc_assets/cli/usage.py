@@ -37,14 +37,14 @@ _FORMULA: Final = frozenset("=+-@")
     type=click.Choice(_BY),
     default="branch",
     show_default=True,
-    help="Dimension of all that is live and committed.",
+    help="Dimension by which live, committed storage is grouped.",
 )
 @click.option(
     "--depth",
     type=click.IntRange(1, _MOST_FOLDERS),
     default=1,
     show_default=True,
-    help="With --by path: how many folders of a path count.",
+    help="With --by path: number of folders of a path that are shown.",
 )
 @click.option(
     "--top",

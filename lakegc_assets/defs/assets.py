@@ -274,7 +274,9 @@ def _recorded_try(execution: Execution, given: RunContext, ctx: RunContext) -> I
     waits, share = _waits(execution, given), approved(given).settings.max_candidate_share
     if waits is not None or share < ctx.settings.max_candidate_share:
         raise RefusedError(
-            waits or "the approval of a larger share was withdrawn, or has ended: approve it again"
+            waits
+            or "the approval of a larger share was withdrawn, or has ended: approve the mark "
+            "again, with max_candidate_share"
         )
     with recorded_try(ctx):
         yield
@@ -297,8 +299,10 @@ class RestoreConfig(dg.Config):
     branch: str | None = Field(
         default=None, description="branch, tag or commit whose objects are restored"
     )
-    path: str | None = Field(default=None, description="only the object at this path of it")
-    prefix: str | None = Field(default=None, description="only objects below this prefix of it")
+    path: str | None = Field(default=None, description="only the object at this path of `branch`")
+    prefix: str | None = Field(
+        default=None, description="only objects below this prefix of `branch`"
+    )
 
     def choice(self) -> Choice:
         """The same choice for the core; a ``RefusedError`` if the fields contradict each other."""
@@ -320,7 +324,7 @@ def restored_set(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
     """
     asked, context = RestoreConfig(**(execution.step.op_config or {})), execution.context
     if asked == RestoreConfig() and len(context.run.asset_selection or ()) > 1:
-        context.log.info("nothing is restored: the configuration of this run does not ask for it")
+        context.log.info("nothing is restored: the configuration of this run requests no restore")
         return
     # Swept objects can be restored also if the repository is not collected any more.
     with execution.run_context(excluded=True) as ctx:
@@ -403,10 +407,12 @@ def estate_leftovers(execution: Execution) -> dg.MaterializeResult[None]:
         resources.collector.roots(),
     )
     if not server.namespace_roots:
-        context.log.info("no namespace_roots are set: namespaces that nothing has are not found")
+        context.log.info(
+            "no namespace_roots are set: namespaces without a repository are not found"
+        )
     found = find_leftovers(server)
     for problem in found.problems:
-        context.log.warning("%s could not be looked at: %s", problem.where, problem.what)
+        context.log.warning("%s could not be read: %s", problem.where, problem.what)
     return shown_tables(of_leftovers(found))
 
 

@@ -142,9 +142,10 @@ def add_failing(
             document=document(
                 "sensor",
                 f"the sensor {name} fails",
-                f"no tick of {name} has ended well for an hour or more, so that nothing is done of "
-                f"what it does. The last one: {failing[name].error}",
-                'mend what the sentence says; Dagster shows all of its ticks ("Automation")',
+                f"all ticks of {name} have failed for an hour or more. The last error: "
+                f"{failing[name].error}",
+                "correct the cause that the error names; Dagster shows all of its ticks under "
+                '"Automation". The sensor continues with its next tick',
                 sensor=name,
                 owners=owners,
             ),
@@ -154,5 +155,9 @@ def add_failing(
 
 def _failed(name: str, tick: Any) -> FailedTick:  # noqa: ANN401 - Dagster has no public name for it
     at = datetime.fromtimestamp(tick.timestamp, timezone.utc)
-    why = first_cause(tick.error) if tick.error else "its cause is not known"
+    why = (
+        first_cause(tick.error)
+        if tick.error
+        else "Dagster has recorded no error: see the log of its daemon"
+    )
     return FailedTick(name, at, why)

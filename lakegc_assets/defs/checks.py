@@ -23,8 +23,8 @@ from lakegc_assets.wording import counted
 ASSET: Final = "deletion_candidates"
 CHECK: Final = "attribution_adds_up"
 _ADDS_UP: Final = (
-    "The classes have all objects and bytes that were listed, and the garbage is what the mark "
-    "names. It blocks nothing: what is deleted does not depend on it."
+    "The classes together have all listed objects and bytes, and the garbage is what the mark "
+    "names. Blocks nothing, since no delete depends on it."
 )
 
 

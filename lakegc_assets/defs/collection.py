@@ -134,8 +134,8 @@ def collected(lakefs: LakeFSConfig, policies: Policies) -> list[Repository]:
     if unknown:
         shown = "; ".join(f"`{of}` names {name!r}" for of, name in unknown)
         raise ConfigurationError(
-            f"{shown}, which the lakeFS server does not have: correct the name, or take it out. A "
-            "pattern may name what comes later"
+            f"{shown}, which the lakeFS server does not have: correct the name, or take it out. "
+            "Only a pattern may name repositories that are created later"
         )
     chosen = [one for one in there if policies.collects(one.id)]
     if there and not chosen:
@@ -177,6 +177,8 @@ def remembered(context: dg.SensorEvaluationContext) -> dict[str, Any]:
         known = None
     # A cursor of Dagster's own sensors names its class.
     if not isinstance(known, dict) or "__class__" in known:
-        context.log.warning("the cursor cannot be read, so this begins anew: %s", context.cursor)
+        context.log.warning(
+            "the cursor cannot be read, so this sensor starts without one: %s", context.cursor
+        )
         return {}
     return known

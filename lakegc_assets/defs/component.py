@@ -191,7 +191,7 @@ class GarbageCollection(dg.Component, Policy):
             field = str(first["loc"][0])
             raise _wrong(context, model, field, first["msg"]) from None
         if unset := made.notices.unset():
-            said = f"it names a variable that is not set: {', '.join(unset)}"
+            said = f"it names a variable that is not set: {', '.join(unset)}. Set it"
             raise _wrong(context, model, "notices", said)
         return made
 
@@ -271,8 +271,8 @@ class GarbageCollection(dg.Component, Policy):
             return [*(step(one, specs, names, self.execute) for one in steps), *checks]
         if type(self).execute is not GarbageCollection.execute:
             raise ConfigurationError(
-                f"run_on: {type(self).__name__} has an execute of its own, which would not be "
-                "called where marks and sweeps run"
+                f"run_on: {type(self).__name__} overrides execute, and the process in which marks "
+                "and sweeps run would not call it: take out run_on or the override"
             )
         rest = (specs, names, self.run_on, self.remote_fields)
         return [
@@ -357,7 +357,7 @@ class GarbageCollection(dg.Component, Policy):
             found[asset] = changed = self.get_asset_spec(given, asset)
             if list(changed.deps) != list(given.deps):
                 raise ConfigurationError(
-                    f"get_asset_spec: deps of {asset} cannot be changed, and would not be there"
+                    f"get_asset_spec: deps of {asset} cannot be changed: leave them as they are"
                 )
             other = assets.setdefault(changed.key, asset)
             if other != asset:
@@ -444,8 +444,8 @@ def _require_variables(context: dg.ResolutionContext, model: pydantic.BaseModel)
         written = _VARIABLE.findall(str(getattr(model, field)))
         if unset := sorted({one for one in written if one not in os.environ}):
             said = (
-                f"it names a variable that is not set: {', '.join(unset)}. Where it may be "
-                f"missing, write {{{{ env('{unset[0]}', None) }}}}"
+                f"it names a variable that is not set: {', '.join(unset)}. Set it; or write "
+                f"{{{{ env('{unset[0]}', None) }}}} if it may be missing"
             )
             raise _wrong(context, model, field, said)
 
@@ -475,7 +475,9 @@ def _lakefs(section: ServerSection, variable: Callable[[str], str]) -> LakeFSRes
 def _looked_up(variable: str) -> str:
     value = os.environ.get(variable)
     if value is None:
-        raise ConfigurationError(f"a variable that lakefs needs is not set: {variable}")
+        raise ConfigurationError(
+            f"the variable {variable!r} is not set, which `lakefs` of the component names: set it"
+        )
     return value
 
 

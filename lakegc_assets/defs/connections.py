@@ -157,7 +157,8 @@ class LakeFSResource(Timeouts, dg.ConfigurableResource):  # type: ignore[type-ar
         """
         if bool(self.access_key_id) != bool(self.secret_access_key):
             raise ConfigurationError(
-                "access_key_id and secret_access_key of the lakeFS resource go together"
+                "access_key_id and secret_access_key of the lakeFS resource go together: set both, "
+                "or neither"
             )
         file = self.credentials_file
         if self.access_key_id and self.secret_access_key and not file:
@@ -243,8 +244,8 @@ class ObjectStoreResource(Timeouts, dg.ConfigurableResource):  # type: ignore[ty
             secret = {"sas_token": credential.token or ""}
         else:
             raise ConfigurationError(
-                "a collector deletes, which Azure lets nobody do without credentials: take another "
-                "credential than the anonymous one"
+                "the anonymous credential of `azure` cannot delete objects: configure a key, a SAS "
+                "token, or the default credential"
             )
         file = _private_file(write_azure_credentials_file, **secret) if secret else None
         return AzureAccess(self.azure.account_url or None, file, identity)

@@ -98,8 +98,8 @@ class Execution:
         context, names = self.context, self.names
         if not context.has_partition_key:
             raise ConfigurationError(
-                "this run is on no partition, so nothing says which repository it is about: choose "
-                f"one in the interface, or use `{command_line('run', 'REPO', '--run', 'ID')}`, "
+                "this run has no partition, so its repository is not known: choose a partition in "
+                f"the interface, or use `{command_line('run', 'REPO', '--run', 'ID')}`, "
                 "since `dagster job launch` takes none"
             )
         repository, run = found = parsed_key(context.partition_key)

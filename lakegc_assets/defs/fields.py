@@ -79,13 +79,13 @@ def _require(holds: Callable[[str], object], words: str) -> Callable[[str], str]
 
 def one_of(values: Sequence[str]) -> AfterValidator:
     """Require text from a fixed set; a ``Literal`` would accept any text for a rendered value."""
-    return filled_in(_require(values.__contains__, f"is none of {', '.join(values)}"))
+    return filled_in(_require(values.__contains__, f"is not one of {', '.join(values)}"))
 
 
 def some(values: list[str]) -> list[str]:
     """Require a list that is not empty."""
     if not values:
-        raise ValueError("there is none")
+        raise ValueError("it is empty: write at least one")
     return values
 
 
@@ -110,10 +110,12 @@ def _tags(values: dict[str, str]) -> dict[str, str]:
     # One template may stand for all tags; until it is rendered, the value is text.
     for name, value in values.items() if isinstance(values, dict) else ():
         if name.startswith(_RESERVED):
-            raise ValueError(f"a tag of one's own cannot be {name!r}: it says what started a run")
+            raise ValueError(
+                f"tag {name!r} is reserved for the origin of a run: choose another name"
+            )
         if not _accepts(partial(dg.AssetSpec, "any", tags={name: ""})):
             raise ValueError(
-                f"{name!r} is no tag: write letters, digits, '_', '-' and '.', and one '/' at most"
+                f"{name!r} is not a tag: write letters, digits, '_', '-', '.', and at most one '/'"
             )
         if not _is_open(value) and not _accepts(partial(dg.AssetSpec, "any", tags={name: value})):
             raise ValueError(
@@ -144,9 +146,9 @@ _texts: Final = _filled(lambda found: found if isinstance(found, list | dict) el
 _as_written: Final = _filled(lambda found: found)
 _LIST: Final = dg.Resolver(_texts, model_field_type=list[str])
 Texts = Annotated[list[str], _LIST]
-_PATTERN: Final = _require(bool, "is empty: a pattern names something")
+_PATTERN: Final = _require(bool, "is empty: write a name or a pattern")
 Patterns = Annotated[list[Annotated[str, AfterValidator(_PATTERN)]], _LIST]
-_OWNER: Final = _require(_is_owner, "is no owner: write an e-mail address, or team:NAME")
+_OWNER: Final = _require(_is_owner, "is not an owner: write an e-mail address, or team:NAME")
 Owners = Annotated[list[Annotated[str, AfterValidator(_OWNER)]], _LIST]
 Tags = Annotated[
     dict[str, str],
@@ -165,24 +167,27 @@ _NAME: Final = _require(
     "cannot be a name: write a letter, and then letters, digits and '_', 40 at most",
 )
 Name = Annotated[str, filled_in(_NAME)]
-_CRON: Final = _require(_is_cron, "is no cron schedule: write five fields, '0 2 * * 0' say")
+_CRON: Final = _require(
+    _is_cron, "is not a cron schedule: write five fields, for example '0 2 * * 0'"
+)
 Cron = Annotated[
     str,
     filled_in(_CRON),
-    _expected(r"^\S+(\s+\S+){4}$", "five cron fields, 0 2 * * 0 say"),
+    _expected(r"^\S+(\s+\S+){4}$", "five cron fields, for example 0 2 * * 0"),
 ]
 _ZONE: Final = _require(
-    lambda zone: _accepts(lambda: ZoneInfo(zone)), "is no time zone: write Europe/Berlin, say"
+    lambda zone: _accepts(lambda: ZoneInfo(zone)),
+    "is not a time zone: write one like Europe/Berlin",
 )
 Zone = Annotated[str, filled_in(_ZONE)]
 _URL: Final = _require(
     lambda url: url.startswith(("http://", "https://")),
-    "is no URL: write https://example.com, say, with its scheme",
+    "is not a URL: write it with its scheme, https://example.com for example",
 )
 Url = Annotated[
     str,
     filled_in(_URL),
-    _expected(r"^https?://", "a URL with its scheme, https://example.com say"),
+    _expected(r"^https?://", "a URL with its scheme, for example https://example.com"),
 ]
 
 

@@ -78,12 +78,12 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
 
     collecting = "Mark a repository, check the mark, publish it, back up and sweep."
     marking = "Mark a repository, check the mark and publish it. Deletes nothing."
-    copying = "Copy what a published mark names; may be run again after a kill."
-    sweeping = "Back a published mark up and sweep it; may be run again after a kill."
-    restoring = "Bring back what was swept; may be run again, after a kill, too."
-    forecasting = "Say what other retention rules would free. Deletes nothing."
+    copying = "Copy the objects of a published mark. Launch it again after a kill."
+    sweeping = "Back up a published mark and sweep it. Launch it again after a kill."
+    restoring = "Bring back swept objects. Launch it again after a kill."
+    forecasting = "Show what other retention rules would free. Deletes nothing."
     standing = "Make the table of all repositories again. Deletes nothing."
-    left = "Say what no collection finds on the server. Removes nothing."
+    left = "Show the objects on the server that no collection finds. Removes nothing."
     return dg.Definitions(
         jobs=[
             job("gc", mark | swept, collecting, _OF_A_MARK),
@@ -178,7 +178,8 @@ def person(by: str, tags: Mapping[str, str], does: str) -> str:
     known = by.strip() or tags.get(_USER_TAG, "")
     if not known:
         raise RefusedError(
-            f"nobody knows who {does}: write your name into `by` in the launchpad. It is recorded"
+            f"the name of the person who {does} is missing: write it into `by` in the launchpad. "
+            "It is recorded"
         )
     return known
 
@@ -187,10 +188,10 @@ class Approving(dg.Config):
     """Configuration of an approval."""
 
     by: str = Field(
-        default="", description="who approves; else the user of Dagster+, which alone knows users"
+        default="", description="your name, which is recorded; in Dagster+ else your user"
     )
     max_candidate_share: float | None = Field(
-        default=None, ge=0, le=1, description="approve the deletion of this share of the listing"
+        default=None, ge=0, le=1, description="approve a sweep of at most this share of the listing"
     )
 
 
@@ -199,8 +200,8 @@ def approving(names: Names) -> dg.JobDefinition:
     return one_step_job(
         names,
         "gc_approve",
-        "Approve one mark: its checks are evaluated again, and who, when and which mark is "
-        f"recorded. The sensor {names.of('gc_approvals')} then starts its sweep.",
+        "Approve one mark: evaluates its checks again, and records the mark, the time and your "
+        f"name. The sensor {names.of('gc_approvals')} then starts its sweep.",
         (APPROVE, "Evaluates every check of a mark again, and records the approval beside it."),
         _approve,
         Approving,
@@ -268,7 +269,7 @@ class Accepting(dg.Config):
         "accepted. Empty: show the losses, and change nothing",
     )
     by: str = Field(
-        default="", description="who accepts; else the user of Dagster+, which alone knows users"
+        default="", description="your name, which is recorded; in Dagster+ else your user"
     )
     unverified: bool = Field(
         default=False,
@@ -282,9 +283,9 @@ def accepting(names: Names) -> dg.JobDefinition:
     return one_step_job(
         names,
         ACCEPTING_JOB,
-        "Say what the hold of a repository is about, and what is lost. With `accept`, first all "
-        "comes back that can; the loss of the rest is accepted, and sweeps start again.",
-        (ACCEPT, "Says what is lost and what can be done; accepts the hold that is named."),
+        "Show why a repository is on hold, and what is lost. With `accept`: restore all objects "
+        "that can be restored, and accept the loss of the others, so that sweeps start again.",
+        (ACCEPT, "Shows what is lost and what can be done; accepts the hold that is named."),
         _accept,
         Accepting,
         *RESOURCES,

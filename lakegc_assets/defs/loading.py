@@ -35,7 +35,9 @@ def load(place: str) -> GarbageCollection:
         path, separator, name = place.rpartition(_SEPARATOR)
     where = Path(path)
     if not where.exists():
-        raise ConfigurationError(f"there is no file or folder {path}: --defs names it")
+        raise ConfigurationError(
+            f"there is no file or folder {path}: correct --defs, or LAKEGC_DEFS if that names it"
+        )
     try:
         found = _of_project(where) or _of_file(where)
         for one in found:
@@ -52,7 +54,7 @@ def load(place: str) -> GarbageCollection:
         return one
     said = f"there is no {_KIND} called {name!r}" if separator else f"there is no {_KIND}"
     if not chosen:
-        raise ConfigurationError(f"{said} at {path}")
+        raise ConfigurationError(f"{said} at {path}: name its defs.yaml, or a folder above it")
     names = [one.name or "" for one in chosen]
     if len(set(names)) < len(names):
         raise ConfigurationError(
@@ -60,7 +62,7 @@ def load(place: str) -> GarbageCollection:
             "them a `name` of its own (docs/automation.md, Several in one Dagster)"
         )
     some = ", ".join(f"{path}{_SEPARATOR}{one}" for one in names)
-    raise ConfigurationError(f"there are {len(chosen)} components, so say which: --defs {some}")
+    raise ConfigurationError(f"there are {len(chosen)} components: choose one with --defs {some}")
 
 
 def _of_project(where: Path) -> list[GarbageCollection]:

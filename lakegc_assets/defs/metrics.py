@@ -78,7 +78,7 @@ def metrics_sensor(collection: Collection, section: MetricsSection) -> dg.Sensor
     @collection.sensor(
         "gc_metrics",
         section.every_seconds,
-        f"Writes the metrics of all repositories to {path}, by their artifacts.",
+        f"Writes the metrics of all repositories, read from their artifacts, to {path}.",
         *("stores", "collector"),
         running=True,
     )

@@ -287,5 +287,5 @@ def require_own_config(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None
     if typed and typed != run.run_config:
         raise RefusedError(
             "the configuration that was typed for this backfill does not reach its runs: launch "
-            "each of them by itself, or write what should hold into the component's file"
+            "each run by itself, or set the values in the component's file"
         )

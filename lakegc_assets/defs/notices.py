@@ -51,8 +51,8 @@ def _url(section: NoticeSection) -> str:
     url = section.url or os.environ.get(section.url_variable or "")
     if not url:
         raise ConfigurationError(
-            f"the variable {section.url_variable!r} is not set: it holds the URL that notices are "
-            "posted to"
+            f"the variable {section.url_variable!r} is not set, which must hold the URL for "
+            "notices: set it where Dagster runs"
         )
     return url
 
@@ -69,12 +69,12 @@ def failure_sensor(collection: Collection) -> dg.SensorDefinition:
     @collection.sensor(
         "gc_failures",
         30,
-        "Posts to a URL, or mails, each run that failed: repository, run, check, what was found, "
-        "and what to do. What cannot be delivered is tried for a day.",
+        "Posts or mails a notice about each failed run: repository, run, check, finding, and what "
+        "to do. Tries to deliver it for a day.",
     )
     def failures(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         if not ways_of(collection.notices):
-            return dg.SkipReason("no receiver is configured: set `notices` of the component")
+            return dg.SkipReason("no receiver is configured: set `notices` in the component's file")
         known = remembered(context)
         if "after" not in known:
             last = _failures(context.instance, None)
@@ -189,14 +189,14 @@ def _what_to_do(
         share = ("--max-candidate-share", "SHARE")
         approving = command_line("approve", repository, "--run", mark, *share)
         return (
-            f"look at why with `lakegc why`; if the rules mean it, `{approving}`, else correct "
-            "the rules"
+            "look at some of its objects with `lakegc why`. If the mark is right, "
+            f"`{approving}`; else correct the retention rules"
         )
     if transient is None and not resumed:
         return "its process was killed or its machine stopped: launch it again"
     if transient is None:
         return (
-            f"its process was killed or its machine stopped: the sensor {sensor} goes on with it, "
-            "or the same command with the same --run"
+            f"its process was killed or its machine stopped: the sensor {sensor} continues it, or "
+            "the same command with the same --run"
         )
-    return 'the sentence says it; docs/operations.md has a table of messages, "When it stops"'
+    return 'what the message says; docs/operations.md explains it, "When it stops"'

@@ -56,8 +56,8 @@ def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
     @collection.sensor(
         "gc_waiting",
         60,
-        f"Keeps the list of marks that {names.of('gc_approve')} can approve, and posts to a URL, "
-        f"or mails, each mark that waits, and where {names.of('gc_waves')} has failed for an hour.",
+        f"Maintains the list of marks that {names.of('gc_approve')} can approve. Posts or mails a "
+        f"notice about each of them, and if {names.of('gc_waves')} has failed for an hour.",
         *("stores", "collector"),
         running=True,
     )

@@ -313,7 +313,10 @@ class ServerSection(Timeouts, dg.Model, dg.Resolvable):
     @model_validator(mode="after")
     def _require_both(self) -> ServerSection:
         if bool(self.access_key_id_variable) != bool(self.secret_access_key_variable):
-            raise ValueError("access_key_id_variable and secret_access_key_variable go together")
+            raise ValueError(
+                "access_key_id_variable and secret_access_key_variable go together: set both, or "
+                "neither"
+            )
         return self
 
 

@@ -251,7 +251,7 @@ def prune_job(names: Names) -> dg.JobDefinition:
         names,
         JOB,
         "Remove runs older than keep_runs_days that nothing needs: artifacts, caches, partition "
-        "keys and Dagster's records. Says what would go unless dry_run is false.",
+        "keys and Dagster's records. Only shows them unless dry_run is false.",
         (OP, "Removes old runs that nothing needs, one repository at a time."),
         _prune,
         Pruning,
@@ -271,7 +271,8 @@ def prune_schedule(collection: Collection) -> dg.ScheduleDefinition:
         cron_schedule="0 12 * * 0",
         execution_timezone=policies.for_all.time_zone,
         default_status=policies.schedule_status,
-        description="Removes old runs where `prune` is true, and says of the others what would go.",
+        description="Removes old runs of repositories whose `prune` is true, and shows the old "
+        "runs of all others.",
     )
     def housekeeping(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
         there = collected(collection.of(context).lakefs.config(), collection.policies)

@@ -109,8 +109,8 @@ class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # 
         if place is None or place.scheme != "s3":
             given = " and ".join(f"backup_{name}" for name, value in ways.items() if value)
             raise ConfigurationError(
-                f"{given} is set, and backup_url is {url or 'not set'}: it goes with a URL like "
-                "s3://bucket/backups"
+                f"{given} is set, and backup_url is {url or 'not set'}: set backup_url to a URL "
+                f"like s3://bucket/backups, or take {given} out"
             )
         return ((place.authority, S3Access(**ways)),)
 

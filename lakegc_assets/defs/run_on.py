@@ -63,8 +63,8 @@ class RemoteRun:
         """
         if extras.get("version") != VERSION:
             raise ConfigurationError(
-                "what Dagster has sent is not of this version of lakegc_assets: install the same "
-                "version where Dagster runs and where this process does"
+                "Dagster has sent a message of another version of lakegc_assets: install the same "
+                "version where Dagster runs and where this process runs"
             )
         return cls(**extras)
 
@@ -144,7 +144,8 @@ class RunOnSection(dg.Model, dg.Resolvable):
             found = found()
         if not isinstance(found, dg.PipesClient):
             raise ConfigurationError(
-                f"run_on: {self.client} is a {type(found).__name__}, and no Pipes client"
+                f"run_on: {self.client} is a {type(found).__name__}, not a Pipes client: name a "
+                "dagster.PipesClient, or a function that returns one"
             )
         return found
 
@@ -201,8 +202,8 @@ def _launched(
         done = _run_client(client, context, section.arguments, work)
     except Exception as error:
         raise RemoteProcessError(
-            f"{started} ended without a report, so nothing counts as made: {error}. The log of "
-            "this run and the log of that process say more"
+            f"{started} ended without a report, so nothing counts as made: {error}. See the log of "
+            "this run and the log of that process"
         ) from error
     messages = list(done.get_custom_messages())
     report = Report.of_messages(messages)
@@ -227,13 +228,16 @@ def _launched(
         raise stopped(error_of(report.stopped)) from None
     if unread is not None:
         raise IntegrityError(
-            f"{started} has reported what cannot be read here: {unread}. Is its Dagster of another "
-            "version?"
+            f"{started} has sent a report that cannot be read here: {unread}. Install the same "
+            "version of Dagster there and here"
         ) from unread
     made = {one.asset_key for one in results if isinstance(one, dg.MaterializeResult)}
     due = [one.name for one in stages if one.name in work.assets and not one.skippable]
     if missing := [name for name in due if names.key(name) not in made]:
-        raise IntegrityError(f"the process ended well, and did not report {', '.join(missing)}")
+        raise IntegrityError(
+            f"{started} ended without an error, and did not report {', '.join(missing)}: see its "
+            "log, and check that it runs lakegc_assets of this version"
+        )
 
 
 def _run_client(
@@ -308,7 +312,7 @@ def _remote_run(
     )
     if alone:
         raise ConfigurationError(
-            f"{', '.join(alone)}: checks alone do not run elsewhere. Materialize their asset, too"
+            f"{', '.join(alone)}: with run_on, a check runs only with its asset. Select both"
         )
     return RemoteRun(
         component=component,
@@ -331,14 +335,15 @@ def _require_only_settings(run_config: Mapping[str, Any], names: Names) -> None:
     if others:
         raise ConfigurationError(
             f"this run configures {', '.join(others)}, which does not reach the process of run_on: "
-            "it has its connections from the component's file and from where it runs"
+            "take it out; that process has its connections from the component's file and from its "
+            "own machine"
         )
 
 
 def _named(name: str) -> Any:  # noqa: ANN401 - whatever has this name
     """The object that ``package.module:name`` names; a ``ValueError`` where there is none."""
     if ":" not in name:
-        raise ValueError(f"{name!r} names no client: write package.module:name")
+        raise ValueError(f"{name!r} does not name a client: write package.module:name")
     try:
         return resolve_name(name)
     except (ImportError, AttributeError) as error:

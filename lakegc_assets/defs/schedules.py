@@ -58,8 +58,8 @@ def schedules(collection: Collection) -> list[dg.ScheduleDefinition]:
             description=description,
         )
 
-    table = "Makes the table of all repositories again, each day. Starts nothing."
-    left = "Says each week what no collection finds on the server. Removes nothing."
+    table = "Makes the table of all repositories again, each day. Collects nothing."
+    left = "Shows each week the objects that no collection finds. Removes nothing."
     return [
         *(_schedule(collection, zone, crons) for zone, crons in policies.crons().items()),
         of_all("gc_estate", _ESTATE_CRON, table),
@@ -87,8 +87,8 @@ def _schedule(collection: Collection, zone: str, crons: Sequence[str]) -> dg.Sch
         cron_schedule=list(crons),
         execution_timezone=zone,
         default_status=policies.schedule_status,
-        description=f"Collects each repository that is due ({zone}). What is swept, and when, "
-        "says its policy.",
+        description=f"Collects each repository that is due ({zone}), and sweeps it as far as its "
+        "policy allows.",
     )
     def wave(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
         repositories = collected(collection.of(context).lakefs.config(), collection.policies)
@@ -96,7 +96,7 @@ def _schedule(collection: Collection, zone: str, crons: Sequence[str]) -> dg.Sch
         requests = requests_of_wave(context.instance, repositories, collection, zone, at)
         of = counted(len(repositories), "repository", "repositories")
         return requests or dg.SkipReason(
-            f"of {of} none is due, or all that are were started, or wait in the queue"
+            f"of {of}, none is due that was not started and is not in the queue"
         )
 
     return wave
@@ -214,13 +214,13 @@ def next_run(
 ) -> datetime | str:
     """The next time at which a repository is due, UTC; or the reason why it is unknown."""
     if not policies.collects(repository):
-        return "never: it is excluded"
+        return "never: `include` and `exclude` leave it out"
     policy = policies.of(repository)
     name = name_of(policy.time_zone, policies, names)
     if name not in on:
-        return f"{name} is off"
+        return f"{name} is off: turn it on under Automation"
     if policy.cron not in on[name]:
-        return f"as {name} says"
+        return f"see {name} under Automation"
     return next_tick(policy.cron, policy.time_zone, now).astimezone(timezone.utc)
 
 
@@ -247,9 +247,9 @@ def waves_sensor(collection: Collection) -> dg.SensorDefinition:
     @collection.sensor(
         "gc_waves",
         300,
-        "Starts what a failed tick of gc_schedule should have started, for 24 hours; posts to a "
-        "URL, or mails, which waves were lost, which sensors have failed for an hour, and which "
-        "ticks of other schedules failed.",
+        "For 24 hours, starts the runs that a failed tick of gc_schedule did not start. Posts or "
+        "mails notices of lost waves, of sensors that have failed for an hour, and of failed ticks "
+        "of other schedules.",
         running=True,
         job_name=names.of("gc"),
     )
@@ -348,7 +348,7 @@ def _wave_notice(
         "wave",
         f"wave {wave} {what}",
         f"{tick.name} {how}",
-        f"mend what the sentence says: {then}",
+        f"correct the cause that the error names: {then}",
         wave=wave,
         owners=policies.for_all.owners,
     )
@@ -366,8 +366,8 @@ def _add_failed(
                 "schedule",
                 f"the schedule {name} failed",
                 f"its tick of {at} started nothing: {tick.error}",
-                f"mend what the sentence says, and launch {job} by hand: the schedule ticks again "
-                "when it is due",
+                f"correct the cause that the error names, and launch {job} by hand: no sensor "
+                "repeats the tick",
                 schedule=name,
                 owners=policies.for_all.owners,
             )

@@ -66,8 +66,8 @@ def repositories_sensor(collection: Collection) -> dg.SensorDefinition:
     @collection.sensor(
         "gc_repositories",
         60,
-        "Adds new repositories to the partitions, and a run that nobody has used yet; and removes "
-        "those that it has added, that are gone or excluded now, and that no run was about.",
+        "Adds new repositories and an unused run to the partitions. Removes a repository that it "
+        "has added if it is deleted or excluded now and has no runs.",
         "lakefs",
         running=True,
     )
@@ -101,7 +101,7 @@ def repositories_sensor(collection: Collection) -> dg.SensorDefinition:
         changed = [
             *([f"added: {_repositories(new)}"] if new else ()),
             *([f"removed: {_repositories(gone)}"] if gone else ()),
-            *([f"added: the run {spare}, which nobody has used yet"] if spare else ()),
+            *([f"added: the unused run {spare}"] if spare else ()),
         ]
         said = "; ".join(changed) or f"nothing is new: {_repositories(there)}"
         return dg.SensorResult(
@@ -187,12 +187,12 @@ def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
             if key not in asked
         ]
         asked |= {key: approval.ends.isoformat() for key, approval in holding.items()}
-        otherwise = "no approval holds of a mark that was not swept"
+        otherwise = "no mark that was not swept has a valid approval"
         if holding:
             of = counted(len(holding), "approval")
             otherwise = (
-                f"the sweep of {of} was started before: where it did not end, launch "
-                f"{collection.names.of('gc_sweep')}, or approve again"
+                f"the sweep of {of} was started before: if it did not end, launch "
+                f"{collection.names.of('gc_sweep')}, or approve the mark again"
             )
         if len(looked) < len(chosen):
             otherwise += f"; {looked_at(looked, chosen)}"
@@ -262,8 +262,8 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
     @collection.sensor(
         "gc_resume",
         120,
-        "Goes on with marks and sweeps whose process was killed, three times at most; and once, "
-        "after five minutes, with those that lakeFS or a store did not answer.",
+        "Continues marks and sweeps whose process was killed, at most three times; and once, after "
+        "five minutes, those to which lakeFS or a store did not answer.",
         *("lakefs", "stores", "collector"),
         jobs=[job for job in jobs if job.name in map(names.of, RESUMED_JOBS)],
     )
@@ -280,7 +280,7 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
 
 def _goes_on_later(waiting: int) -> str:
     """The reason why a tick continues no run."""
-    return f"{counted(waiting, 'run')}: tried again later" if waiting else "no run is to go on"
+    return f"{counted(waiting, 'run')}: tried again later" if waiting else "no run to continue"
 
 
 class _Continued(NamedTuple):
@@ -322,7 +322,7 @@ def _continued(
         try:
             found = _request(context, collection, run, transient=bool(transient))
         except LakegcError as error:
-            context.log.warning("run %s cannot go on: %s", run.run_id, error)
+            context.log.warning("run %s cannot be continued: %s", run.run_id, error)
             if _is_for_good(error) or ago >= _BACK:
                 continue
             problems.append(error)
@@ -372,7 +372,9 @@ def _since(context: dg.SensorEvaluationContext) -> datetime:
     except ValueError:
         known = None
     if known is None or known.tzinfo is None:
-        context.log.warning("the cursor cannot be read, so this begins anew: %s", context.cursor)
+        context.log.warning(
+            "the cursor cannot be read, so this sensor starts without one: %s", context.cursor
+        )
         return back
     return known
 
@@ -402,7 +404,9 @@ def _may_go_on(
         return False
     if is_included(collection.policies, names, run):
         return True
-    context.log.info("run %s does not go on: its repository is excluded", run.run_id)
+    context.log.info(
+        "run %s is not continued: `include` and `exclude` leave its repository out", run.run_id
+    )
     return False
 
 

@@ -231,8 +231,8 @@ def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
     @collection.sensor(
         "gc_staleness",
         3600,
-        "Looks for repositories that were not marked for too long, by the artifacts and Dagster's "
-        "own records, and posts to a URL, or mails, which they are.",
+        "Finds repositories without a recent mark, from the artifacts and Dagster's own records, "
+        "and posts or mails a notice about each.",
     )
     def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         memory = remembered(context)
@@ -246,7 +246,11 @@ def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
         found, later = _judge(there, root, context.instance, collection, marked, turns.look)
         # Repositories that were not read keep their state; the next tick continues with them.
         found |= {name: one for name, one in later.items() if name in reported}
-        more = f". {counted(len(later), 'more is', 'more are')} to be looked at" if later else ""
+        more = (
+            f". {counted(len(later), 'more is', 'more are')} read by the next ticks"
+            if later
+            else ""
+        )
         stale = sorted(name for name, one in found.items() if not one.passed)
         for name in stale:
             if name not in reported:
@@ -294,7 +298,7 @@ def _look(
     try:
         root = collection.root()
     except LakegcError as error:
-        context.log.warning("the artifacts are not looked at: %s", error)
+        context.log.warning("the artifacts are not read: %s", error)
     try:
         there = collected(collection.lakefs(), collection.policies)
         return [Known.of(repository) for repository in there], root, ""

@@ -154,8 +154,9 @@ class Turns:
         """Refuse a tick that has read nothing, because every read takes longer than a tick."""
         if self.late and not looked:
             raise LakegcError(
-                f"{', '.join(self.late)} could not be looked at in {LIMIT_S:g} s: what is asked is "
-                "slow, or has too many old runs, which gc_prune removes"
+                f"{', '.join(self.late)} could not be read within {LIMIT_S:g} s: lakeFS or the "
+                "store is slow, or there are too many old runs, which `lakegc prune` removes. The "
+                "next tick continues"
             )
 
     def _forget_others(self, names: Collection[str]) -> None:
@@ -219,4 +220,4 @@ def _is_later(record: dg.RunRecord, changed: Mapping[str, str]) -> bool:
 def looked_at(looked: Sized, some: Sized) -> str:
     """A sentence about the number of repositories that a tick has read."""
     of = counted(len(some), "repository", "repositories")
-    return of if len(looked) == len(some) else f"{len(looked)} of {of} were looked at"
+    return of if len(looked) == len(some) else f"{len(looked)} of {of} were read"

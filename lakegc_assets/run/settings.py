@@ -270,8 +270,8 @@ class CollectorSettings(SharedSettings, RepositorySettings):
     )
     accept_missing: str | None = Field(
         default=None,
-        description="digest of objects at HEADs that are known to be lost; the error that stops a "
-        "run shows it",
+        description="continue although objects of branch HEADs are lost: the digest of exactly "
+        "these objects, from the error that names them",
     )
     clean: bool = Field(
         default=False,

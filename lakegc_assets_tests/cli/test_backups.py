@@ -148,7 +148,11 @@ def test_a_sweep_with_backups_makes_the_backup_first(site: Site) -> None:
     [
         (("backups",), 2, "no place of backups is set: give --url, or set LAKEGC_BACKUP_URL"),
         (("backup", "archived", "--run", "m1"), 2, "no place of backups is set"),
-        (("backups", "prune"), 3, "say which: --older-than 30d, or --backup REPOSITORY/RUN"),
+        (
+            ("backups", "prune"),
+            3,
+            "choose backups: give --older-than 30d, or --backup REPOSITORY/RUN",
+        ),
         (("backups", "prune", "--older-than", "30d"), 2, "no place of backups is set"),
         (("backups", "prune", "--older-than", "a month"), 2, "write 90s, 30m, 25h or 2d"),
         (("backups", "prune", "--url", "/x", "--backup", "a/b"), 3, "holds no backup a/b"),

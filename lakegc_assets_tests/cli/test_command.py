@@ -79,7 +79,7 @@ def test_an_interrupted_publication_is_finished_by_the_same_command(
     site: Site, finished: Finished
 ) -> None:
     said = finished.result
-    say(said, 0, "was published, but not reported: this finishes it")
+    say(said, 0, "was published, but its report was not finished: this run finishes it")
     assert "gc_report" in said.stderr
     assert "store_listing" not in said.stderr
     assert len([file for file in site.published("alpha") if file.startswith("m1/")]) == 3
@@ -290,8 +290,8 @@ def test_a_failed_mark_is_refused_with_the_check_that_stopped_it(command: str) -
     ("arguments", "words"),
     [
         (("run", "alpha", "--no-mark", "--no-sweep"), "nothing to do"),
-        (("run", "alpha", "--no-mark"), "needs the mark id: --run ID"),
-        (("sweep", "alpha"), "needs the mark id: --run ID"),
+        (("run", "alpha", "--no-mark"), "needs the id of a mark: give --run ID"),
+        (("sweep", "alpha"), "needs the id of a mark: give --run ID"),
         (("sweep", "alpha", "--run", "unknown"), "there is no mark 'unknown'"),
         (("run", "alpha", "--no-mark", "--run", "unknown"), "there is no mark 'unknown'"),
         (("report", "alpha", "--run", "unknown"), "there is no mark 'unknown'"),

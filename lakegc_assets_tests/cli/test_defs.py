@@ -170,7 +170,9 @@ def test_one_of_several_is_named_behind_the_path(collection: Path) -> None:
     write(collection, "  name: eu\n  min_age_hours: 48\n", "  name: us\n  min_age_hours: 72\n")
     for place in (collection, collection / "defs.yaml", collection.parents[3]):
         assert load(f"{place}#us").min_age_hours == 72
-        with pytest.raises(ConfigurationError, match=r"2 components, so say which: .*#eu, .*#us"):
+        with pytest.raises(
+            ConfigurationError, match=r"2 components: choose one with --defs .*#eu, .*#us"
+        ):
             load(str(place))
     us = load(f"{collection}#us")
     assert us.names().source.definitions == f"{collection}#us"
@@ -205,7 +207,7 @@ def test_components_that_no_names_tell_apart_are_refused_in_a_sentence(collectio
         ),
         (
             "type: lakegc_assets.GarbageCollection\nattributes: {lakefs: {endpoint: nohost}}\n",
-            "loaded: lakefs.endpoint: 'nohost' is no URL: write https://example.com, say",
+            "loaded: lakefs.endpoint: 'nohost' is not a URL: write it with its scheme",
         ),
         (
             "type: lakegc_assets.GarbageCollection\nattributes: {min_age_hours: '{{ foo.x }}'}\n",

@@ -146,7 +146,7 @@ def test_rules_are_set_when_somebody_says_yes(rules: Callable[[], Rules]) -> Non
     assert "no rule -> 70 days" in no.stdout
     yes = lakegc(*ASKED, answer="y\n")
     assert (yes.exit_code, rules()) == (0, Rules(20, {"main": 70}))
-    say(lakegc(*ASKED), 0, "these are today's rules: nothing is to be set")
+    say(lakegc(*ASKED), 0, "these are today's rules: nothing was set")
 
 
 def test_rules_are_set_without_a_question(rules: Callable[[], Rules]) -> None:
@@ -171,5 +171,5 @@ def test_rules_that_were_changed_meanwhile_stay(
 @pytest.mark.usefixtures("reported")
 def test_what_cannot_be_set_is_refused(rules: Callable[[], Rules]) -> None:
     say(lakegc(*ASKED, "--without-branch", "main"), 3, "--apply sets rules and deletes no branch")
-    say(lakegc(*ASKED, "--json"), 3, "nobody can be asked where JSON is printed: give --yes")
+    say(lakegc(*ASKED, "--json"), 3, "--json asks for no confirmation: give --yes")
     assert rules() == Rules(20)

@@ -182,7 +182,11 @@ def test_the_run_is_swept_like_any_other(site: Site, reported: Completed, adopte
         (("adopt", "alpha", "--mark", "theirs", "--run", "ours"), 3, "exists already"),
         (("adopt", "alpha", "--mark", "a/b"), 2, "cannot be a mark id"),
         (("adopt", "alpha", "--mark", "theirs", "--run", "a|b"), 2, "cannot be the id of a run"),
-        (("adopt", "alpha", "--mark", "theirs", "--set", "adopt=x"), 2, "give the mark as --mark"),
+        (
+            ("adopt", "alpha", "--mark", "theirs", "--set", "adopt=x"),
+            2,
+            "give the mark id as --mark",
+        ),
         (("adopt", "nowhere", "--mark", "theirs"), 2, "there is no repository 'nowhere'"),
         (("compare", "alpha", "ours"), 2, "OTHER"),
         (("compare", "alpha", "ours", "nowhere"), 3, "there is no mark 'nowhere'"),

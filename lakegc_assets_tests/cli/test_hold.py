@@ -106,7 +106,7 @@ def test_the_job_shows_the_hold_and_accepts_only_the_one_that_is_named(
     assert metadata["hold"].value == found["id"]
     assert reported.expired in str(metadata["what is known"].value)
     for config, said in (
-        ({"accept": found["id"]}, "nobody knows who accepts the loss"),
+        ({"accept": found["id"]}, "the name of the person who accepts the loss is missing"),
         ({"accept": "0" * 16, "by": "ada"}, f"is {found['id']} by now"),
     ):
         refused = run(**config)
@@ -140,7 +140,7 @@ def test_it_is_accepted_when_a_person_says_so_and_sweeps_start_again(reported: C
     assert found["lost"] == {"m1": [reported.expired]}
     say(lakegc("hold", "held"), 0, "'held' is not on hold: ada has accepted it on ", "1 lost")
     say(lakegc("hold", "held", "--accept", "--yes", "--id", hold), 0, "ada has accepted it")
-    say(lakegc("hold", "held", "--accept", "--yes"), 3, "nothing is to be accepted")
+    say(lakegc("hold", "held", "--accept", "--yes"), 3, "is not on hold: nothing to accept")
     assert "on hold" not in lakegc("repositories").stdout
     say(lakegc("sweep", "held", "--run", "m1", "--set", "trash_days=0"), 0, "state      swept")
     # The next mark knows what is lost, too.

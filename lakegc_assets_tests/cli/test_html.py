@@ -306,5 +306,5 @@ def test_a_report_about_half_of_a_run_is_wrong_usage(
     monkeypatch.chdir(tmp_path)
     done = lakegc("report", *asked)
     assert done.exit_code == 2
-    assert "a report needs REPOSITORY and --run" in done.output
+    assert "a report of a run needs REPOSITORY and --run ID" in done.output
     assert not (tmp_path / "x").exists()

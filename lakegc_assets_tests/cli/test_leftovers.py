@@ -28,7 +28,7 @@ def test_leftovers_are_shown(reported: Site, monkeypatch: pytest.MonkeyPatch) ->
     say(lakegc("leftovers"), 0, "no root of namespaces is set", "nothing is left over")
     assert lakegc("leftovers", "--server").stdout == lakegc("leftovers").stdout
     both = lakegc("leftovers", "--server", "--repository", "lasting")
-    say(both, 2, "--server looks at all repositories")
+    say(both, 2, "--server reads all repositories")
     shown = lakegc("leftovers", "--root", "local://team")
     say(shown, 0, "  local://team/gone\tnobody knows\t", "\t2\t", "\tits newest")
     monkeypatch.setenv("LAKEGC_NAMESPACE_ROOTS", "local://team, local://no-such")
@@ -42,7 +42,7 @@ def test_leftovers_are_shown(reported: Site, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_place_that_cannot_be_looked_at_is_named_and_the_others_are_shown(reported: Site) -> None:
     assert reported.repositories
     shown = lakegc("leftovers", "--root", "mem://x", "--root", "local://team")
-    say(shown, 1, "could not be looked at: mem://x", "  local://team/gone\t")
+    say(shown, 1, "could not be read: mem://x", "  local://team/gone\t")
 
 
 def test_a_namespace_is_removed_by_who_says_so(reported: Site, tmp_path: Path) -> None:
@@ -54,7 +54,11 @@ def test_a_namespace_is_removed_by_who_says_so(reported: Site, tmp_path: Path) -
     say(dry, 0)
     plan = json.loads(dry.stdout)
     assert (plan["objects"], len(plan["first"])) == (2, 2)
-    say(lakegc(*options, "--json"), 3, "nobody can be asked where JSON is printed")
+    say(
+        lakegc(*options, "--json"),
+        3,
+        "--json asks for no confirmation: give --dry-run, or --yes --id ID",
+    )
     say(lakegc(*options, "--yes", "--id", "another"), 3, "is not what was confirmed")
     aborted = lakegc(*options, answer="n\n")
     assert "Remove it?" in aborted.output

@@ -73,7 +73,7 @@ def test_rules_of_its_own_stay_unless_they_are_to_be_replaced(held: Held, file: 
     done = lakegc("rules", file, "--apply", "--replace", "--yes", "--json")
     assert json.loads(done.stdout)["applied"] == ["ml-b"]
     assert held() == {**WANTED, "ml-legal": None}
-    say(lakegc("rules", file, "--apply"), 0, "nothing is to be set")
+    say(lakegc("rules", file, "--apply"), 0, "no rules were set")
 
 
 def test_rules_that_were_changed_meanwhile_stay(

@@ -51,7 +51,7 @@ def test_a_command_below_a_group_of_commands_says_its_own_options() -> None:
     [
         (("mark", "alpha", "--min-age", "5 parsecs"), "write 90s, 30m, 25h or 2d"),
         (("mark", "alpha", "--min-age", "-2h"), "write 90s, 30m, 25h or 2d"),
-        (("mark", "alpha", "--min-age", "99999999999d"), "is longer than any time can be"),
+        (("mark", "alpha", "--min-age", "99999999999d"), "is too long: give a shorter time"),
         (("mark", "alpha", "--min-age", "23h"), "below 1 day: "),
         (("mark", "alpha", "--max-candidate-share", "1.5"), "--max-candidate-share"),
         (("mark", "alpha", "--set", "sweep_batch"), "write NAME=VALUE"),
@@ -59,7 +59,7 @@ def test_a_command_below_a_group_of_commands_says_its_own_options() -> None:
         (("mark", "alpha", "--set", "sweep_batch=1001"), "1001 is not from 1 to 1,000"),
         (
             ("mark", "alpha", "--set", "speed=9"),
-            "no setting speed: docs/operations.md has all",
+            "no setting speed: docs/operations.md lists all",
         ),
         (("mark", "alpha", "--set", "min_age_hour=30"), "did you mean min_age_hours? docs/"),
         (("mark", "alpha", "--set", "artifact_root=/else"), "is set by LAKEGC_ARTIFACT_ROOT"),
@@ -220,7 +220,7 @@ def test_who_decides_is_asked_for_where_the_user_has_no_name(
         raise KeyError("getpwuid(): uid not found: 1000660000")
 
     monkeypatch.setattr(options, "getuser", nobody)
-    say(lakegc("approve", "alpha", "--run", "m1"), 3, "nobody knows who does this", "give --by")
+    say(lakegc("approve", "alpha", "--run", "m1"), 3, "has no name", "give --by NAME")
 
 
 def test_an_empty_name_is_not_that_of_the_user() -> None:

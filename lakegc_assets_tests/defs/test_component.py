@@ -88,7 +88,7 @@ def test_a_wrong_value_is_refused_with_its_field_and_line(line: str, field: str)
 @pytest.mark.parametrize(
     ("line", "field", "sentence"),
     [
-        ("cron: every sunday", "cron", "'five cron fields, 0 2 * * 0 say' was expected"),
+        ("cron: every sunday", "cron", "'five cron fields, for example 0 2 * * 0' was expected"),
         ("include: ui-*", "include", "'ui-*' is not of type 'array'"),
         (
             "repositories: [{include: [a], sweep: atuo}]",

@@ -121,7 +121,7 @@ def test_another_project_loads_six_lines(tmp_path: Path, monkeypatch: pytest.Mon
         load()
     said = str(refused.value.__cause__)
     assert f"cron at {file}:6" in said
-    assert "'0 33 * * 6' is no cron schedule" in said
+    assert "'0 33 * * 6' is not a cron schedule" in said
 
 
 @pytest.mark.conformance

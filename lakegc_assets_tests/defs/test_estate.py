@@ -31,6 +31,7 @@ from lakegc_assets_tests.left import BEGAN, checked, marked, root_at, swept
 
 _SUNDAY = datetime(2026, 3, 1, 2, tzinfo=timezone.utc)
 _AFTER = _SUNDAY + timedelta(minutes=1)
+_OFF = " is off: turn it on under Automation"
 
 
 @pytest.fixture
@@ -63,13 +64,16 @@ def test_a_repository_is_due_when_its_own_schedule_says() -> None:
     on = {"gc_schedule": ["0 2 * * 0", "0 3 * * *"]}
     assert next_run(on, policies, PLAIN, "weekly", _SUNDAY) == _SUNDAY + timedelta(days=7)
     assert next_run(on, policies, PLAIN, "daily", _SUNDAY) == _SUNDAY + timedelta(hours=1)
-    assert next_run(on, policies, PLAIN, "scratch", _SUNDAY) == "never: it is excluded"
-    assert next_run(on, policies, PLAIN, "berlin", _SUNDAY) == "gc_schedule_Europe_Berlin is off"
-    assert next_run({}, policies, PLAIN, "weekly", _SUNDAY) == "gc_schedule is off"
+    assert (
+        next_run(on, policies, PLAIN, "scratch", _SUNDAY)
+        == "never: `include` and `exclude` leave it out"
+    )
+    assert next_run(on, policies, PLAIN, "berlin", _SUNDAY) == f"gc_schedule_Europe_Berlin{_OFF}"
+    assert next_run({}, policies, PLAIN, "weekly", _SUNDAY) == f"gc_schedule{_OFF}"
     # Another project's file says another cron than what is known here.
     assert (
         next_run({"gc_schedule": ["1 1 1 1 1"]}, policies, PLAIN, "x", _SUNDAY)
-        == "as gc_schedule says"
+        == "see gc_schedule under Automation"
     )
     berlin = Policies(for_all=Policy(time_zone="Europe/Berlin", cron="30 3 * * *"))
     due = next_run({"gc_schedule": ["30 3 * * *"]}, berlin, PLAIN, "any", _AFTER)

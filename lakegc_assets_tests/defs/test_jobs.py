@@ -415,7 +415,7 @@ def test_a_run_without_its_partition_says_so(
     definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     """``dagster job launch`` starts one without a partition; and keys can be removed meanwhile."""
-    with _stopped(ConfigurationError, "this run is on no partition.*`lakegc run REPO --run ID`"):
+    with _stopped(ConfigurationError, "this run has no partition.*`lakegc run REPO --run ID`"):
         run(definitions, "gc", instance, None, "store_listing")
     tags = {
         "dagster/partition": "collected|removed",

@@ -33,4 +33,4 @@ def test_the_job_shows_what_is_left_over(site: Site, capsys: pytest.CaptureFixtu
     assert table.records[0].data["namespace"] == "local://team/old"
     assert table.records[0].data["stays"] == "may be removed"
     assert shown["uploads that never ended"].value == "nothing"
-    assert "mem://x could not be looked at" in capsys.readouterr().err
+    assert "mem://x could not be read" in capsys.readouterr().err

@@ -270,7 +270,7 @@ def test_staleness_is_reported_where_neither_variables_nor_artifacts_are_there(
     stale(daemon, utc_now() + 5 * 24 * _HOUR, unset)
     (one,) = posted
     assert "weekly was made 15.0 days ago" in one["sentence"]
-    assert "a variable that lakefs needs is not set: NOT_SET" in one["sentence"]
+    assert "the variable 'NOT_SET' is not set, which `lakefs`" in one["sentence"]
     assert "Its artifacts cannot be read: no answer" in one["sentence"]
 
 

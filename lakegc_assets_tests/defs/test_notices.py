@@ -131,7 +131,7 @@ def test_a_killed_run_is_reported_as_such(daemon: Daemon) -> None:
     daemon.kill(run.run_id)
     found = notice(daemon.instance, run, "Run process unexpectedly exited", _LINKED)
     assert found["sentence"] == "Run process unexpectedly exited"
-    assert "gc_resume goes on" in found["what_to_do"]
+    assert "gc_resume continues it" in found["what_to_do"]
     assert found["link"] == f"https://dagster.example.com/runs/{run.run_id}"
 
 
@@ -287,7 +287,7 @@ def test_a_damaged_cursor_is_a_new_beginning(daemon: Daemon, cursor: str) -> Non
 
 def test_nobody_is_reported_where_nobody_is_named(daemon: Daemon) -> None:
     daemon.fail(start(daemon).run_id, "something")
-    assert "set `notices` of the component" in Sensor(daemon, NoticeSection()).tick()
+    assert "set `notices` in the component" in Sensor(daemon, NoticeSection()).tick()
 
 
 _NOTICE = document("failed", "repo failed", "1 < 2 & so on", "wait", "https://d.example.com/runs/r")

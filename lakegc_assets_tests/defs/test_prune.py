@@ -221,14 +221,14 @@ def test_the_command_says_what_would_go_and_asks(past: Site) -> None:
     assert "1 run, " in dry.stdout
     no = lakegc("prune", "alpha", answer="n\n")
     assert no.exit_code == 0, no.output
-    assert "Remove what would go?" in no.output
+    assert "Remove it?" in no.output
     assert lakegc("prune", "alpha", answer="").exit_code == 1
     assert "old" in left(past, "alpha")
     yes = lakegc("prune", "alpha", answer="y\n")
     assert "alpha, run old: removed" in yes.stdout
     assert contents(Path(past.root.url, "alpha/old")) == {}
     assert "old" in left(past, "beta")
-    assert "nothing is to go" in lakegc("prune", "alpha").output
+    assert "nothing to remove" in lakegc("prune", "alpha").output
 
 
 def test_the_command_prunes_all_and_prints_json(past: Site) -> None:
@@ -275,7 +275,7 @@ def test_the_command_keeps_runs_as_long_as_the_policy_says(
     [
         (["nowhere"], 2, "there is no repository 'nowhere'"),
         (["alpha", "--keep-runs", "1d"], 2, "keep_runs is 1 day, and 2 days are the least"),
-        (["alpha", "--keep-runs", "soon"], 2, "is no duration"),
+        (["alpha", "--keep-runs", "soon"], 2, "is not a duration"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

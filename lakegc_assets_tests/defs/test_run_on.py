@@ -198,7 +198,7 @@ def test_a_process_that_ends_without_a_report_is_a_failed_asset(
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({}, "cannot be read here.*Dagster of another"), ({"max_candidate_share": 0.01}, "candidate")],
+    [({}, "cannot be read here.*version of Dagster"), ({"max_candidate_share": 0.01}, "candidate")],
     ids=["done", "refused"],
 )
 def test_what_another_version_of_dagster_writes_hides_no_refusal(
@@ -267,7 +267,7 @@ def test_what_does_not_reach_the_process_is_refused_before_it_starts(
             return stage.function(execution)
 
     section = RunOnSection(client="dagster:PipesSubprocessClient", arguments={"command": ["false"]})
-    with pytest.raises(ConfigurationError, match="Noisy has an execute of its own"):
+    with pytest.raises(ConfigurationError, match="Noisy overrides execute"):
         Noisy(run_on=section).definitions()
     job = on("false").definitions().resolve_job_def("gc_mark")
     result = job.execute_in_process(

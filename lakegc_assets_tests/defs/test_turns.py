@@ -141,7 +141,7 @@ def test_an_approval_is_found_when_its_turn_comes_and_one_of_a_run_at_once(
 ) -> None:
     approve(marked(site.root, "repo-12", "m1"))
     assert tick(daemon, "gc_approvals") == []
-    assert "8 of 20 repositories were looked at" in daemon.skipped[-1]
+    assert "8 of 20 repositories were read" in daemon.skipped[-1]
     approve(marked(site.root, "repo-19", "m1"))
     # The job gc_approve is a run on it.
     launched(daemon, "repo-19", "m1")
@@ -280,7 +280,7 @@ def test_rules_of_few_repositories_are_asked_for_in_a_tick_and_no_change_is_lost
         counts.append(asked.total())
     assert counts == [8, 16, 24]
     assert set(asked) == set(_NAMES)
-    assert "8 of 20 repositories were looked at" in daemon.skipped[-1]
+    assert "8 of 20 repositories were read" in daemon.skipped[-1]
     site.client.set_gc_rules("repo-19", 3, {})
     site.client.set_gc_rules("repo-00", 3, {})
     for number in range(3, 6):
@@ -481,7 +481,7 @@ def test_a_tick_that_could_look_at_nothing_fails_but_that_of_staleness(
     monkeypatch.setattr(ArtifactRoot, "runs", runs)
     with monkeypatch.context() as patch:
         patch.setattr(turns, "LIMIT_S", 0.1)
-        slow = pytest.raises(LakegcError, match=r"repo-00, .* could not be looked at in 0")
+        slow = pytest.raises(LakegcError, match=r"repo-00, .* could not be read within 0")
         with nullcontext() if sensor == "gc_staleness" else slow:
             tick(daemon, sensor)
     assert posted == []

@@ -197,7 +197,7 @@ def test_who_approves_is_asked_for_where_dagster_knows_no_user(daemon: Daemon) -
     assert not refused.success
     (failure,) = refused.filter_events(lambda event: event.is_step_failure)
     assert failure.step_failure_data.user_failure_data is not None
-    assert "nobody knows who approves" in str(
+    assert "the name of the person who approves is missing" in str(
         failure.step_failure_data.user_failure_data.description
     )
     # As Dagster+ says it.
