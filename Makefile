@@ -4,21 +4,21 @@ SHELL := bash
 
 UI_PORT ?= 3000
 
-# So many processes share the tests of a target, which often wait for servers.
+# Number of test processes: more than cores, since tests often wait for servers.
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 5 ? n + 2 : 6)))
 in_parallel = -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
-# Bytecode is kept, whatever the shell says: tests start many processes, which else compile it anew.
+# Keep bytecode, also if the shell turns that off: otherwise each process of a test compiles it again.
 in_venv = VIRTUAL_ENV="$(CURDIR)/.venv" PATH="$(CURDIR)/.venv/bin:$$PATH" \
   JAVA_HOME="$(CURDIR)/.venv/java-home" PYTHONDONTWRITEBYTECODE=
 dagster_home = mkdir -p "$(1)" && { [ -e "$(1)/dagster.yaml" ] || cp lakegc_assets/dagster.yaml "$(1)/"; }
 
 .PHONY: help
-help: ## say what can be made
+help: ## show these targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 19
 
 .PHONY: setup
-setup: ## only set up
+setup: ## only install the requirements into .venv
 	@tools/setup.sh
 	@$(call dagster_home,.lakegc/dagster)
 
@@ -28,7 +28,7 @@ demo: setup ## sweep a year-old repository of an embedded lakeFS, prove it unhar
 	@$(in_venv) python -m examples.demo $(if $(ENGINE),--engine $(ENGINE))
 
 .PHONY: test
-test: setup ## run all tests that need Python and Java only
+test: setup ## run all tests that need only Python and Java
 	@$(in_venv) python -m pytest $(in_parallel)
 
 .PHONY: test-lowest
@@ -41,28 +41,28 @@ simulate: setup ## run RUNS interleavings of sweeps, marks and backups under vir
 	@$(in_venv) python -m lakegc_assets_tests.simulation $(SEED) --runs $(RUNS)
 
 .PHONY: conformance
-conformance: setup ## run more on Spark, and the slow comparisons with lakeFS's clients, data, faults and races
+conformance: setup ## run the remaining Spark tests, and the slow comparisons with lakeFS's clients, data, faults and races
 	@$(in_venv) python -m pytest $(in_parallel) -m conformance
 
 .PHONY: test-stores
-test-stores: setup ## run the tests on real object stores, which need Go and Node
+test-stores: setup ## run the tests on real object stores (needs Go and Node)
 	@$(in_venv) python -m pytest $(in_parallel) -m stores
 
 .PHONY: test-lakefs
-test-lakefs: setup ## collect repositories of lakeFS itself beside writers of all kinds, which needs Go
+test-lakefs: setup ## collect repositories of a real lakeFS while clients write (needs Go)
 	@$(in_venv) python -m pytest -m lakefs lakegc_assets_tests/real_lakefs
 
 .PHONY: test-ui
-test-ui: setup ## walk through Dagster's interface in headless Chromium
+test-ui: setup ## click through Dagster's interface in headless Chromium
 	@tools/setup.sh browser
 	@$(in_venv) python -m pytest -m ui lakegc_assets_tests/ui
 
 .PHONY: ui
-ui: setup ## Dagster's web interface and daemon on 127.0.0.1; a trial where no lakeFS is configured
+ui: setup ## start Dagster's interface and daemon on 127.0.0.1; without a configured lakeFS, on a trial
 	@$(if $(DAGSTER_HOME),DAGSTER_HOME="$(DAGSTER_HOME)") $(in_venv) python -m examples.web_ui --port $(UI_PORT)
 
 .PHONY: lint
-lint: setup ## style, types, the direction of imports, and what Dagster loads
+lint: setup ## check style, types, the direction of imports, and what Dagster loads
 	@$(in_venv) ruff check
 	@$(in_venv) ruff format --check
 	@$(in_venv) mypy
@@ -74,7 +74,7 @@ lint: setup ## style, types, the direction of imports, and what Dagster loads
 	  $(in_venv) dg list defs >/dev/null
 
 .PHONY: bench
-bench: setup ## measure; the figures are discussed in docs/performance.md
+bench: setup ## run the benchmarks of docs/performance.md
 	@for file in bench/[a-z]*.py; do \
 	  echo "== $$file"; $(in_venv) python -m "bench.$$(basename "$$file" .py)" || exit; \
 	done
@@ -84,6 +84,6 @@ lock: ## pin the dependencies of pyproject.toml again (needs uv)
 	@tools/lock.sh
 
 .PHONY: clean
-clean: ## remove what the other targets made, except for .lakegc, which may hold marks
+clean: ## remove the files of all other targets, except for .lakegc, which may hold marks
 	@rm -rf .venv .venv-lowest .demo .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache *.egg-info
 	@find . -name __pycache__ -prune -exec rm -rf {} +

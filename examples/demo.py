@@ -227,14 +227,14 @@ def environment(folder: Path, server: EmbeddedLakeFS) -> Iterator[None]:
     type=click.Path(path_type=Path),
     default=Path(".demo"),
     show_default=True,
-    help="Where the demo's lakeFS, artifacts and Dagster instance are kept.",
+    help="Folder of the demo's lakeFS, artifacts and Dagster instance.",
 )
 @click.option(
     "--engine",
     type=click.Choice(ENGINE_SETTINGS),
     default="auto",
     show_default=True,
-    help="What computes, as in `lakegc run --engine`.",
+    help="The engine, as in `lakegc run --engine`.",
 )
 def main(folder: Path, engine: str) -> None:
     """Collect a repository of the embedded lakeFS, prove all live objects unharmed, and undo it."""

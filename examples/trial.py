@@ -57,8 +57,8 @@ def estate_sensor() -> dg.SensorDefinition:
         job_name="gc_estate",
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Makes the table of all repositories at once, and again after each run. Others "
-        "have a schedule for it, once a day.",
+        description="Makes the table of all repositories at once, and again after each run. Other "
+        "projects have a daily schedule for it.",
     )
     def estate(context: dg.SensorEvaluationContext) -> dg.RunRequest:
         ended = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
@@ -80,8 +80,8 @@ def forecast_sensor() -> dg.SensorDefinition:
         job_name="gc_forecast",
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Says by each mark what shorter retention would free. Others launch the job "
-        "gc_forecast when they think of other rules.",
+        description="Shows for each mark what shorter retention would free. Other projects launch "
+        "the job gc_forecast when they consider other rules.",
     )
     def forecast(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest]:
         reports = context.instance.get_materialized_partitions(dg.AssetKey("gc_report"))
@@ -150,8 +150,8 @@ def tell(calendar: Calendar, folder: Path) -> None:
             client.set_gc_rules(name, _DAYS, {})
         elif client.gc_rules(name) is None:
             raise RefusedError(
-                f"repository {name!r} of the trial was left half-way: remove {folder}, which holds "
-                "nothing but the demo and the trial, and start again"
+                f"repository {name!r} of the trial is incomplete, as an earlier start was killed: "
+                f"remove {folder}, which holds only the demo and the trial, and start again"
             )
 
 

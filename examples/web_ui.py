@@ -37,7 +37,7 @@ _WORKSPACE = "workspace.yaml"
     type=click.Path(path_type=Path),
     default=Path(".demo"),
     show_default=True,
-    help="Where the demo and the trial keep what they have.",
+    help="Folder of the files of the demo and the trial.",
 )
 @exit_status()
 def main(port: int, folder: Path) -> None:
@@ -96,7 +96,7 @@ def alone(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RefusedError(
-                f"a trial is running on {folder} already: look there, or end it first"
+                f"another trial runs on {folder}: use that one, or end it first"
             ) from None
         yield
 
@@ -105,9 +105,9 @@ def _banner(port: int, values: dict[str, str]) -> str:
     exports = (f"  export {name}={quote(value)}" for name, value in values.items())
     return "\n".join(
         (
-            "No lakeFS is configured, so this is a trial with one of its own: three repositories",
+            "No lakeFS is configured, so this is a trial on an embedded lakeFS: three repositories",
             f"that are collected in about two minutes, at http://127.0.0.1:{port}",
-            "What to do there: docs/first-run.md. For lakegc beside it, paste into another shell:",
+            "The steps: docs/first-run.md. To use lakegc, paste this into another shell:",
             *exports,
         )
     )

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests with the oldest versions of all dependencies that pyproject.toml names, in
-# .venv-lowest: what a project gets that has pinned older ones than requirements.lock.
+# .venv-lowest, as in a project that has pinned older ones than requirements.lock.
 #
 # tools/lowest.sh WORKERS
 set -euo pipefail
@@ -20,5 +20,5 @@ VIRTUAL_ENV=$venv uv pip install --quiet --constraints "$venv/constraints.txt" \
 
 export VIRTUAL_ENV=$venv PATH="$venv/bin:$PATH" JAVA_HOME="$PWD/.venv/java-home"
 python -m lakegc_assets.cli.kernels
-# Old versions warn of what is deprecated by now, and plug-ins of pytest that come with them fail.
+# Old versions warn about deprecated features, and their pytest plug-ins fail.
 exec python -m pytest -n "$1" --dist loadscope -p no:anyio -o filterwarnings=default

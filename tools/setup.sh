@@ -3,8 +3,8 @@
 # and an archive in the user's cache folder with which Spark starts fast. `tools/setup.sh browser`
 # looks for Chromium only, which the tests of the interface need.
 #
-# Says and does nothing where all is there. What is missing is installed with the system's package
-# manager where that is allowed; else one sentence says what to install.
+# Prints nothing if nothing is missing. Installs missing system packages with the system's package
+# manager if that is allowed; otherwise one sentence says what to install.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -88,7 +88,7 @@ set_up_python() {
   echo "Installing the packages of requirements.lock into .venv; the first time takes some minutes" >&2
   rm -f .venv/set-up
   pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet install)
-  # First what builds and installs: Spark comes as source, and pip's own version decides how.
+  # First pip and setuptools: Spark comes as source, and their versions decide how it is built.
   sed -n '/^\(pip\|setuptools\)==/,/[^\\]$/p' requirements.lock >.venv/first.lock
   "${pip[@]}" --no-deps --require-hashes --requirement .venv/first.lock
   "${pip[@]}" --no-deps --require-hashes --no-build-isolation --requirement requirements.lock
@@ -96,7 +96,7 @@ set_up_python() {
   echo "$stamp" >.venv/set-up
 }
 
-# Whether $1 is the home of a Java that Spark runs on.
+# True if $1 is the home of a Java that Spark runs on.
 java_fits() {
   local version
   [ -n "$1" ] && version=$("$1/bin/java" -version 2>&1) || return 1
@@ -139,13 +139,13 @@ set_up_java() {
   ln -sfn "$(readlink -f "$home")" .venv/java-home
 }
 
-# What numba compiles is kept beside the modules, for the processor that it was compiled on.
+# numba keeps compiled code beside the modules, for the processor that it was compiled on.
 set_up_kernels() {
   local stamp
   stamp="$(cat $(grep -rl --include=*.py 'import numba' lakegc_assets | sort) \
     lakegc_assets/cli/kernels.py | sha256sum)"
   [ "$(cat .venv/kernels 2>/dev/null)" != "$stamp" ] || return 0
-  echo "Compiling what reads lakeFS's ranges" >&2
+  echo "Compiling the readers of lakeFS's ranges" >&2
   ! .venv/bin/python -m lakegc_assets.cli.kernels || echo "$stamp" >.venv/kernels
 }
 

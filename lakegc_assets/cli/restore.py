@@ -192,7 +192,7 @@ def _answer(found: dict[str, Any]) -> str:
 
 @click.command()
 @click.argument("repository")
-@click.option("--prune", is_flag=True, help="Remove those that have ended.")
+@click.option("--prune", is_flag=True, help="Remove the pins that have ended.")
 @json_option
 def pins(repository: str, prune: bool, as_json: bool) -> None:
     """Show until when marks spare restored objects."""

@@ -44,7 +44,7 @@ _FORMULA: Final = frozenset("=+-@")
     type=click.IntRange(1, _MOST_FOLDERS),
     default=1,
     show_default=True,
-    help="With --by path: number of folders of a path that are shown.",
+    help="With --by path: number of folders of a path by which it is grouped.",
 )
 @click.option(
     "--top",

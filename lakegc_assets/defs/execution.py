@@ -134,41 +134,37 @@ class Execution:
         Raises:
             Stopped: an error of ours, for example that another process works on the repository.
         """
-        with shown(), forwarding("lakegc_assets.lakefs", self.context.log):
-            yield from self._run_context(excluded=excluded)
-
-    def _run_context(self, *, excluded: bool) -> Iterator[RunContext]:
         context, resources = self.context, self.resources
         collector, pyspark = resources.collector, resources.pyspark
-        repository, run = self.partition
-        if not excluded:
-            collector.require_included(repository)
-        require_own_config(context.instance, context.run)
-        ctx = replace(
-            self.repository_context(repository),
-            run=run,
-            lakefs=replace(resources.lakefs.config(), wait_s=collector.lakefs_wait_seconds),
-            session=lambda: session_of(pyspark),
-            spark_configured_by=_configured_by(pyspark),
-        )
-        require_lasting("artifact_root", ctx.root.url)
-        require_lasting("backup_url", ctx.settings.backup_url)
-        ctx = ctx.connect()
-        require_keys_on_nodes(
-            place_of_tasks(pyspark) if ctx.engine.kind == "spark" else "local",
-            ctx.lakefs.credentials_file,
-            ctx.root.stores.credentials_file,
-            ctx.root.stores.azure.credentials_file,
-        )
-        ctx.log.info("the engine is %s", ctx.engine)
-        always = {"collect_excluded": True} if collector.collect_excluded else {}
-        with (
-            printing(replace(source(), always=always)),
-            repository_lock(
-                ctx.connections.namespace_url, ctx.settings.lease_wait, ctx.log.info, ctx.started_by
-            ),
-        ):
-            yield ctx
+        with shown(), forwarding("lakegc_assets.lakefs", context.log):
+            repository, run = self.partition
+            if not excluded:
+                collector.require_included(repository)
+            require_own_config(context.instance, context.run)
+            ctx = replace(
+                self.repository_context(repository),
+                run=run,
+                lakefs=replace(resources.lakefs.config(), wait_s=collector.lakefs_wait_seconds),
+                session=lambda: session_of(pyspark),
+                spark_configured_by=_configured_by(pyspark),
+            )
+            require_lasting("artifact_root", ctx.root.url)
+            require_lasting("backup_url", ctx.settings.backup_url)
+            ctx = ctx.connect()
+            require_keys_on_nodes(
+                place_of_tasks(pyspark) if ctx.engine.kind == "spark" else "local",
+                ctx.lakefs.credentials_file,
+                ctx.root.stores.credentials_file,
+                ctx.root.stores.azure.credentials_file,
+            )
+            ctx.log.info("the engine is %s", ctx.engine)
+            always = {"collect_excluded": True} if collector.collect_excluded else {}
+            lock = (ctx.settings.lease_wait, ctx.log.info, ctx.started_by)
+            with (
+                printing(replace(source(), always=always)),
+                repository_lock(ctx.connections.namespace_url, *lock),
+            ):
+                yield ctx
 
     def made(
         self, function: Callable[[RunContext], Manifest], *facts: str

@@ -98,14 +98,6 @@ def _accepts(define: Callable[[], object]) -> bool:
     return True
 
 
-def _is_cron(value: str) -> bool:
-    return _accepts(lambda: dg.ScheduleDefinition(job_name="any", cron_schedule=value))
-
-
-def _is_owner(value: str) -> bool:
-    return _accepts(lambda: dg.AssetSpec("any", owners=[value]))
-
-
 def _tags(values: dict[str, str]) -> dict[str, str]:
     # One template may stand for all tags; until it is rendered, the value is text.
     for name, value in values.items() if isinstance(values, dict) else ():
@@ -148,7 +140,10 @@ _LIST: Final = dg.Resolver(_texts, model_field_type=list[str])
 Texts = Annotated[list[str], _LIST]
 _PATTERN: Final = _require(bool, "is empty: write a name or a pattern")
 Patterns = Annotated[list[Annotated[str, AfterValidator(_PATTERN)]], _LIST]
-_OWNER: Final = _require(_is_owner, "is not an owner: write an e-mail address, or team:NAME")
+_OWNER: Final = _require(
+    lambda owner: _accepts(lambda: dg.AssetSpec("any", owners=[owner])),
+    "is not an owner: write an e-mail address, or team:NAME",
+)
 Owners = Annotated[list[Annotated[str, AfterValidator(_OWNER)]], _LIST]
 Tags = Annotated[
     dict[str, str],
@@ -168,7 +163,8 @@ _NAME: Final = _require(
 )
 Name = Annotated[str, filled_in(_NAME)]
 _CRON: Final = _require(
-    _is_cron, "is not a cron schedule: write five fields, for example '0 2 * * 0'"
+    lambda cron: _accepts(lambda: dg.ScheduleDefinition(job_name="any", cron_schedule=cron)),
+    "is not a cron schedule: write five fields, for example '0 2 * * 0'",
 )
 Cron = Annotated[
     str,

@@ -170,7 +170,11 @@ def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
         if problems and len(problems) == len(looked):
             raise problems[0]
         approved = [found for found in looked.values() if not isinstance(found, LakegcError)]
-        holding = {_run_key(one): one for found in approved for one in found}
+        holding = {
+            f"{one.repository}/{one.run}/approved-{one.id}": one
+            for found in approved
+            for one in found
+        }
         # Dagster forgets a run key with its run, and a person who cancels a sweep may delete that
         # run.
         before: dict[str, str] = memory.get(_ASKED, {})
@@ -200,10 +204,6 @@ def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
         return collection.started(requests, otherwise, json.dumps(cursor, sort_keys=True))
 
     return approvals
-
-
-def _run_key(approval: Approval) -> str:
-    return f"{approval.repository}/{approval.run}/approved-{approval.id}"
 
 
 def _approved(
@@ -273,14 +273,13 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
             raise found.problems[0]
         # The next ticks find waiting runs again.
         cursor = min([found.latest, *found.waiting]).isoformat()
-        return collection.started(found.requests, _goes_on_later(len(found.waiting)), cursor)
+        waiting = len(found.waiting)
+        otherwise = (
+            f"{counted(waiting, 'run')}: tried again later" if waiting else "no run to continue"
+        )
+        return collection.started(found.requests, otherwise, cursor)
 
     return resume
-
-
-def _goes_on_later(waiting: int) -> str:
-    """The reason why a tick continues no run."""
-    return f"{counted(waiting, 'run')}: tried again later" if waiting else "no run to continue"
 
 
 class _Continued(NamedTuple):

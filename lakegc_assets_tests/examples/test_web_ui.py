@@ -106,7 +106,7 @@ def test_two_trials_on_one_folder_are_refused(tmp_path: Path) -> None:
     with web_ui.alone(tmp_path):
         result = CliRunner().invoke(web_ui.main, ["--folder", str(tmp_path)])
     assert result.exit_code == 3
-    assert f"a trial is running on {tmp_path} already" in result.output
+    assert f"another trial runs on {tmp_path}: use that one" in result.output
 
 
 def test_the_first_wave_comes_when_the_interface_has_started(
@@ -144,5 +144,5 @@ def test_repositories_are_told_once_and_never_half(
         trial.tell(calendar, tmp_path)
         assert heads == {name: [c.id for c in client.log(name, "main")] for name in names}
         client.delete_gc_rules(trial.WAITS)
-        with pytest.raises(RefusedError, match=f"'{trial.WAITS}' of the trial was left half-way"):
+        with pytest.raises(RefusedError, match=f"'{trial.WAITS}' of the trial is incomplete"):
             trial.tell(calendar, tmp_path)
