@@ -129,7 +129,7 @@ def test_the_job_shows_the_hold_and_accepts_only_the_one_that_is_named(
 @pytest.mark.usefixtures("alarm")
 def test_it_is_accepted_when_a_person_says_so_and_sweeps_start_again(reported: Completed) -> None:
     hold = json.loads(lakegc("hold", "held", "--json").stdout)["id"]
-    say(lakegc("hold", "held", "--accept", answer="n\n"), 1, "Accept that what")
+    say(lakegc("hold", "held", "--accept", answer="n\n"), 1, "accept the loss of the rest")
     say(lakegc("hold", "held", "--accept", "--yes", "--id", "0" * 16), 3, f"is {hold} by now")
     assert json.loads(lakegc("hold", "held", "--json").stdout)["id"] == hold
 

@@ -62,7 +62,7 @@ def test_a_command_below_a_group_of_commands_says_its_own_options() -> None:
             "no setting speed: docs/operations.md lists all",
         ),
         (("mark", "alpha", "--set", "min_age_hour=30"), "did you mean min_age_hours? docs/"),
-        (("mark", "alpha", "--set", "artifact_root=/else"), "is set by LAKEGC_ARTIFACT_ROOT"),
+        (("mark", "alpha", "--set", "artifact_root=/else"), "set LAKEGC_ARTIFACT_ROOT"),
         (("mark", "alpha", "--set", "sweep_batch=1", "--set", "sweep_batch=2"), "given twice"),
         (("mark", "alpha", "--min-age", "2d", "--set", "min_age_hours=25"), "given twice"),
         (("mark", "alpha", "--run", "a|b"), "cannot be the id of a run"),

@@ -195,7 +195,7 @@ def test_a_sensor_that_has_failed_for_an_hour_is_reported_once_until_it_does_not
         waves(daemon, now + hours * _HOUR)
         assert [one["sensor"] for one in posted] == ["gc_approvals"]
     assert posted[0]["event"] == "sensor"
-    assert posted[0]["sentence"].endswith("The last one: it took over 60 seconds")
+    assert posted[0]["sentence"].endswith("The last error: it took over 60 seconds")
     tick("gc_approvals", 1.3)
     waves(daemon, now + 1.4 * _HOUR)
     tick("gc_approvals", 1.5, "RefusedError: no\n")
