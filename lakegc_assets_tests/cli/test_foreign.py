@@ -242,8 +242,3 @@ def test_shadow_mode_stops_no_mark(site: Site) -> None:
     assert not repository_metrics(
         site.root, "lonely", "approved", datetime.now(timezone.utc)
     ).compared
-
-
-def test_the_commands_are_listed() -> None:
-    result = lakegc("--help")
-    say(result, 0, "adopt", "compare")
