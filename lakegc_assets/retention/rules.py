@@ -64,12 +64,10 @@ class Rules:
             RulesError: a key is missing or unknown, or a value is invalid; the message says which
                 one and where.
         """
-        whole = _exact_keys(obj, {"default_retention_days", "branches"}, "the rules")
+        whole = _exact_keys(obj, ("default_retention_days", "branches"), "the rules")
         name = "default_retention_days"
         default = _check_days(whole[name], name, (name,))
-        listed = whole["branches"]
-        if listed is None:
-            listed = []
+        listed = [] if whole["branches"] is None else whole["branches"]
         if not isinstance(listed, list):
             raise RulesError(
                 f"branches must be a list of rules or null, not {listed!r}", ("branches",)
@@ -77,7 +75,7 @@ class Rules:
         branches = {}
         for index, entry in enumerate(listed):
             where, path = f"branches[{index}]", ("branches", index)
-            rule = _exact_keys(entry, {"branch_id", "retention_days"}, where, path)
+            rule = _exact_keys(entry, ("branch_id", "retention_days"), where, path)
             branch = _check_branch(rule["branch_id"], f"{where}.branch_id", (*path, "branch_id"))
             branches[branch] = _check_days(
                 rule["retention_days"],
@@ -119,17 +117,14 @@ def require_known(of: Mapping[str, object], keys: Sequence[str], where: str, pat
         )
 
 
-def _exact_keys(obj: object, expected: set[str], where: str, path: _Path = ()) -> dict[str, object]:
-    if not isinstance(obj, dict):
-        raise RulesError(f"{where} must be a JSON object, not {obj!r}", path)
-    if unknown := sorted(obj.keys() - expected, key=repr):
-        named = ", ".join(map(repr, unknown))
-        raise RulesError(
-            f"{where}: unknown key {named}; expected {sorted(expected)}", (*path, unknown[0])
-        )
-    if missing := sorted(expected - obj.keys()):
+def _exact_keys(
+    value: object, expected: Sequence[str], where: str, path: _Path = ()
+) -> dict[str, object]:
+    of = require_mapping(value, where, path)
+    require_known(of, expected, where, path)
+    if missing := [name for name in expected if name not in of]:
         raise RulesError(f"{where}: {', '.join(missing)} is missing", path)
-    return obj
+    return of
 
 
 def _check_days(value: object, where: str, path: _Path = ()) -> int:

@@ -28,28 +28,12 @@ def parse_rules(text: str, name: str) -> Rules:
 
 
 def parse_retain(text: str, name: str) -> Retain:
-    """Read the rules of a file that keep more than lakeFS's.
-
-    Args:
-        text: content of the file, in the form of ``Retain.parse``.
-        name: name of the file, for messages.
-
-    Raises:
-        RulesError: as ``parse_rules``.
-    """
+    """Read rules in the form of ``Retain.parse``, as ``parse_rules`` does."""
     return _parsed(text, name, Retain.parse, "write {} where nothing more is to be kept")
 
 
 def parse_default_rules(text: str, name: str) -> DefaultRules:
-    """Read the rules of a file for many repositories.
-
-    Args:
-        text: content of the file, in the form of ``DefaultRules.parse``.
-        name: name of the file, for messages.
-
-    Raises:
-        RulesError: as ``parse_rules``.
-    """
+    """Read rules in the form of ``DefaultRules.parse``, as ``parse_rules`` does."""
     return _parsed(text, name, DefaultRules.parse, "write a list of rules, each with repositories")
 
 

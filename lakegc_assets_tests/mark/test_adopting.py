@@ -18,12 +18,12 @@ from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.comparison import compare
 from lakegc_assets.mark.comparison_relations import WHY
 from lakegc_assets.mark.explanation import explain_object
-from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded
-from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
+from lakegc_assets_tests.lake import REPOSITORY, SmallLake, running
 from lakegc_assets_tests.mark import foreign
 from lakegc_assets_tests.mark.conftest import Goldens
+from lakegc_assets_tests.mark.histories import candidates, mark
 from lakegc_assets_tests.recorded import Marked
 from lakegc_assets_tests.replay import GOLDEN
 from lakegc_assets_tests.sessions import Session
@@ -66,17 +66,6 @@ def adopted_candidates(golden: Goldens, folder: Path, mark: str) -> Marked:
 def put(key: str, body: bytes) -> None:
     """Plant a file of a mark in the repository that most tests use."""
     recorded.plant("small", key, body, recorded.mark_time("small"))
-
-
-def put_into(lake: SmallLake) -> Callable[[str, bytes], object]:
-    """Plants files of a mark in a lake."""
-
-    def put(key: str, body: bytes) -> None:
-        path = lake.objects / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(body)
-
-    return put
 
 
 def kept(marked: Marked) -> dict[str, str]:
@@ -286,26 +275,13 @@ def lake(tmp_path: Path) -> Iterator[SmallLake]:
         yield found
 
 
-def mark(lake: SmallLake, spark: Session, run: str, **settings: object) -> RunContext:
-    no_age = {"min_age_hours": 0, "max_candidate_share": 1.0}
-    ctx = lake.context(spark, run, **{**no_age, **settings})
-    for stage in STAGES:
-        stage(ctx)
-    return ctx
-
-
-def candidates(ctx: RunContext) -> set[str]:
-    found = ctx.root.attempt(REPOSITORY, ctx.run).read("deletion_candidates")
-    return set(found["address"].to_pylist())
-
-
 def test_an_adopted_run_is_swept_and_later_runs_lose_no_garbage(
     lake: SmallLake, spark: Session
 ) -> None:
     dead = sorted(candidates(mark(lake, spark, "first")))
     assert len(dead) == 4
     live = sorted(lake.keys() - set(dead) - {"dummy"})
-    foreign.with_summary(put_into(lake), [*dead[:2], *live], "theirs")
+    foreign.with_summary(lake.write, [*dead[:2], *live], "theirs")
     second = mark(lake, spark, "second", adopt="theirs")
     assert candidates(second) == set(dead[:2])
     sweep(second)
@@ -322,7 +298,7 @@ def test_what_was_swept_since_it_was_listed_is_not_there(lake: SmallLake, spark:
     first = mark(lake, spark, "first")
     dead = sorted(candidates(first))
     sweep(first)
-    foreign.with_summary(put_into(lake), dead, "theirs")
+    foreign.with_summary(lake.write, dead, "theirs")
     second = mark(lake, spark, "second", adopt="theirs")
     manifest = second.root.attempt(REPOSITORY, "second").manifest("deletion_candidates")
     assert second.root.attempt(REPOSITORY, "second").manifest("store_listing").facts["carried"]

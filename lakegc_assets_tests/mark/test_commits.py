@@ -183,6 +183,7 @@ def test_what_a_head_has_behind_it_is_not_asked_for_again(
         ("message", "another"),
         ("committer", "another"),
         ("metadata", {"a": "b"}),
+        ("parents", []),
     ],
 )
 def test_a_commit_that_is_not_what_its_id_says_stops_the_run(
@@ -190,15 +191,6 @@ def test_a_commit_that_is_not_what_its_id_says_stops_the_run(
 ) -> None:
     head = server.recording.refs["main"]
     change_log(server, lambda c: {**c, field: value} if c["id"] == head else c)
-    with pytest.raises(IntegrityError, match=f"the content of commit {head}"):
-        load_commits(client, "retention", [head])
-
-
-def test_a_commit_without_its_parents_stops_the_run(
-    server: ReplayServer, client: LakeFSClient
-) -> None:
-    head = server.recording.refs["main"]
-    change_log(server, lambda c: {**c, "parents": []} if c["id"] == head else c)
     with pytest.raises(IntegrityError, match=f"the content of commit {head}"):
         load_commits(client, "retention", [head])
 
@@ -300,7 +292,7 @@ def test_by_its_id_another_commit_is_believed_only_with_a_name(
         200, client.commit("retention", other).model_dump()
     )
     assert client.commit("retention", head) == one
-    with pytest.raises(UnexpectedAnswerError, match=f"commit {head} .* told {other}.*Run again"):
+    with pytest.raises(UnexpectedAnswerError, match=f"commit {head} .* answered with {other}.*Run again"):
         client.commit("retention", head, by_name=False)
 
 
@@ -492,21 +484,6 @@ def test_a_metarange_in_the_list_that_is_not_the_commits_stops_the_run(
         with pytest.raises(
             IntegrityError, match=r"at s3://.* the list cannot be trusted. Run again"
         ):
-            find_active_commits(marked.ctx)
-
-
-def test_a_list_without_the_head_of_a_branch_stops_the_run(golden: Goldens, tmp_path: Path) -> None:
-    given = golden("retention")
-    marked = recorded.rewind(given.marked, tmp_path, "active_commits")
-    head = given.server.recording.refs["main"]
-    csv = f"{marked.manifests['active_commits'].facts['server_run_id']}/commits.csv"
-    (key,) = [key for key in recorded.keys("retention") if key.endswith(csv)]
-    lines = recorded.content("retention", key).decode().splitlines(keepends=True)
-    with recorded.preserved("retention"):
-        kept = [line for line in lines if not line.startswith(head)]
-        assert len(kept) == len(lines) - 1
-        recorded.plant("retention", key, "".join(kept).encode())
-        with pytest.raises(IntegrityError, match="'main' for one, are not in the list of active"):
             find_active_commits(marked.ctx)
 
 

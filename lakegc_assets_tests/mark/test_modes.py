@@ -39,15 +39,14 @@ from lakegc_assets_tests.lake import (
     copy_of,
     running,
 )
-from lakegc_assets_tests.mark import foreign
-from lakegc_assets_tests.mark.histories import candidates, listing
+from lakegc_assets_tests.mark import foreign, histories
+from lakegc_assets_tests.mark.histories import NO_AGE, candidates, listing
 from lakegc_assets_tests.mark.test_publication import PLACES, lines_of, written
 from lakegc_assets_tests.mark.test_report import told
 from lakegc_assets_tests.sessions import Session
 
 __all__ = ["told"]
 
-NO_AGE = {"min_age_hours": 0, "max_candidate_share": 1.0}
 COMMITTED = ("replaced", "second", "removed", "given up")
 
 
@@ -60,10 +59,7 @@ def lake(told: Marked, tmp_path: Path) -> Iterator[SmallLake]:
 def mark(
     lake: SmallLake, spark: Session, mode: Mode, run: str = "", **changes: object
 ) -> RunContext:
-    ctx = lake.context(spark, run or mode, **{**NO_AGE, "mode": mode, **changes})
-    for stage in STAGES:
-        stage(ctx)
-    return ctx
+    return histories.mark(lake, spark, run or mode, mode=mode, **changes)
 
 
 @pytest.fixture(scope="module")

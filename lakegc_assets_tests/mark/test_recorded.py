@@ -320,10 +320,6 @@ def test_a_whole_line_too_few_is_made_good_by_our_own_computation(
     assert line[:64] in manifest.facts["only_own"]
 
 
-def metarange_and_range(marked: Marked) -> tuple[str, str]:
-    return marked_pairs(marked)[0]
-
-
 def cold(golden: Goldens, folder: Path) -> Marked:
     """A mark of ``small`` before it reads ranges, without a cache."""
     marked = recorded.rewind(golden("small").marked, folder, "committed_addresses")
@@ -333,7 +329,7 @@ def cold(golden: Goldens, folder: Path) -> Marked:
 
 @pytest.mark.parametrize("which", [0, 1], ids=["metarange", "range"])
 def test_a_missing_table_stops_the_run(which: int, golden: Goldens, tmp_path: Path) -> None:
-    table = metarange_and_range(golden("small").marked)[which]
+    table = marked_pairs(golden("small").marked)[0][which]
     marked = cold(golden, tmp_path)
     with recorded.preserved("small"):
         recorded.remove("small", f"_lakefs/{table}")
@@ -346,10 +342,10 @@ def test_a_missing_table_stops_the_run(which: int, golden: Goldens, tmp_path: Pa
 def test_a_damaged_or_foreign_table_stops_the_run(
     which: int, damage: str, golden: Goldens, tmp_path: Path
 ) -> None:
-    table = metarange_and_range(golden("small").marked)[which]
+    pairs = marked_pairs(golden("small").marked)
+    table = pairs[0][which]
     body = recorded.content("small", f"_lakefs/{table}")
     marked = cold(golden, tmp_path)
-    pairs = marked_pairs(golden("small").marked)
     other = next(pair[which] for pair in pairs if pair[which] != table)
     changed = {
         "cut": body[: len(body) // 2],

@@ -51,9 +51,12 @@ def test_of_two_rules_for_a_branch_the_last_wins() -> None:
         ({"branches": []}, r"default_retention_days is missing"),
         ({"default_retention_days": 1}, r"branches is missing"),
         ({**DOCUMENTED, "branches": {"main": 1}}, r"branches must be a list"),
-        ({**DOCUMENTED, "branches": ["main"]}, r"branches\[0\] must be a JSON object, not 'main'"),
-        ([DOCUMENTED], r"the rules must be a JSON object"),
-        (None, r"the rules must be a JSON object, not None"),
+        (
+            {**DOCUMENTED, "branches": ["main"]},
+            r"branches\[0\] must have keys with values, and is 'main'",
+        ),
+        ([DOCUMENTED], r"the rules must have keys with values"),
+        (None, r"the rules must have keys with values, and is None"),
     ],
 )
 def test_what_could_be_misread_is_refused(obj: object, named: str) -> None:

@@ -33,7 +33,7 @@ BROKEN = {
     "default_retention_days: 14\nbranches: [\n": "f, line 3: ",
     "default_retention_days: 14\nbranches: []\ndays: 3": "f, line 3: the rules: unknown key 'days'",
     "branches: []\n": "f, line 1: the rules: default_retention_days is missing",
-    "[1]": "f, line 1: the rules must be a JSON object",
+    "[1]": "f, line 1: the rules must have keys with values",
     '{"default_retention_days": 14,\n\n "branches": {}}': "f, line 3: branches must be a list",
     "branches: null\ndefault_retention_days: -1": "f, line 2: default_retention_days must be betw",
     "default_retention_days: 1\nbranches:\n- branch_id: a\n  retention_days: '7'": (
@@ -50,7 +50,7 @@ BROKEN = {
     ),
     "default_retention_days: \x00": "f: ",
     "? [a]\n: 1\n? [a]\n: 2": "f, line 1: found unhashable key",
-    "&a [*a]": "f, line 1: the rules must be a JSON object",
+    "&a [*a]": "f, line 1: the rules must have keys with values",
 }
 
 
