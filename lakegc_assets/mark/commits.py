@@ -45,7 +45,7 @@ from lakegc_assets.mark.refs import (
     read_tags,
 )
 from lakegc_assets.retention.active_commits import ActiveCommits, Reason
-from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.commits import Commit, main_ancestry
 from lakegc_assets.retention.retain import NO_RETAIN, Retain
 from lakegc_assets.retention.retained import lengthen, path_commits, raise_days, retained_commits
 from lakegc_assets.retention.rules import MAX_DAYS, Rules
@@ -400,8 +400,8 @@ def governing_branches(
     """By commit, the branch with the longest retention that has it in its main ancestry."""
     governing: dict[str, str] = {}
     for branch in sorted(heads, key=lambda name: (-rules.days(name), name)):
-        commit_id: str | None = heads[branch]
-        while commit_id is not None and commit_id not in governing:
-            governing[commit_id] = branch
-            commit_id = commits[commit_id].main_parent
+        for commit in main_ancestry(commits, heads[branch]):
+            if commit.id in governing:
+                break
+            governing[commit.id] = branch
     return governing

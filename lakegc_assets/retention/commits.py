@@ -5,10 +5,12 @@ See ``Commit`` for lakeFS's rules about them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Final
+
+from lakegc_assets.errors import IntegrityError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 #: The first and the last second of a datetime, since 1970: clients give lakeFS dates beyond them,
@@ -53,6 +55,23 @@ class Commit:
         if not self.parents:
             return None
         return self.parents[0] if self.version >= _PARENT_SWITCH else self.parents[-1]
+
+
+def main_ancestry(commits: Mapping[str, Commit], commit_id: str) -> Iterator[Commit]:
+    """Yield a commit and its main ancestors, the newest first.
+
+    Raises:
+        IntegrityError: one of them is not among the commits.
+    """
+    current: str | None = commit_id
+    while current is not None:
+        if current not in commits:
+            raise IntegrityError(
+                f"commit {current} is not among the commits read: the log was not read in full. "
+                "Run again"
+            )
+        yield commits[current]
+        current = commits[current].main_parent
 
 
 def dangling_commits(commits: Mapping[str, Commit], heads: Mapping[str, str]) -> frozenset[str]:

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from fnmatch import fnmatchcase
+from itertools import islice
 
-from lakegc_assets.errors import IntegrityError
 from lakegc_assets.retention.active_commits import ActiveCommits, Reason, active_commits
-from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.commits import Commit, main_ancestry
 from lakegc_assets.retention.retain import FOREVER, Retain
 from lakegc_assets.retention.rules import MAX_DAYS, Rules
 from lakegc_assets.retention.union import Previous, still_inside
@@ -56,13 +56,7 @@ def retained_commits(
 
 
 def lengthen(rules: Rules, retain: Retain, branches: Iterable[str]) -> Rules:
-    """Return lakeFS's rules with the most days for each branch that any rule gives it.
-
-    Args:
-        rules: lakeFS's rules.
-        retain: rules that keep more.
-        branches: names of all branches.
-    """
+    """Return lakeFS's rules with the most days for each branch that any rule gives it."""
     longer = {
         name: max(rules.days(name), days) for name, days in least_days(retain, branches).items()
     }
@@ -90,17 +84,8 @@ def path_commits(
 
     These are the commits that would be active if every branch, and dangling commits, had at least
     the days of the pattern; this includes the active commits. ``FOREVER`` keeps all commits.
-
-    Args:
-        commits: id → commit. Must include every HEAD and the whole main ancestry of each.
-        heads: branch → id of its HEAD.
-        rules: lakeFS's rules.
-        retain: rules that keep more.
-        now: the moment of the run, aware.
-        previous: commits that earlier marks knew.
-
-    Raises:
-        IntegrityError: as ``active_commits`` does.
+    Arguments and errors are those of ``retained_commits``; ``previous``: commits that earlier marks
+    knew.
     """
     longest = lengthen(rules, retain, heads)
     found: dict[str, dict[str, Reason]] = {}
@@ -155,14 +140,7 @@ def kept_commits(
 ) -> dict[str, Reason]:
     """Find the commits that stay active regardless of days, and why.
 
-    Args:
-        commits: id → commit; must include the main ancestry of each HEAD.
-        heads: branch → id of its HEAD.
-        tags: tag → id of its commit.
-        retain: the rules.
-
-    Raises:
-        IntegrityError: a commit of a main ancestry is missing.
+    Arguments and errors are those of ``retained_commits``.
     """
     found: dict[str, Reason] = {}
     if retain.metadata:
@@ -219,14 +197,4 @@ def _of_metadata(retain: Retain, metadata: Iterable[tuple[str, str]]) -> str:
 
 def _last(commits: Mapping[str, Commit], head: str, number: int) -> list[str]:
     """Return the newest ``number`` commits of a main ancestry, or all if there are fewer."""
-    found: list[str] = []
-    current: str | None = head
-    while current is not None and len(found) < number:
-        if current not in commits:
-            raise IntegrityError(
-                f"commit {current} is not among the commits read: the log was not read in full. "
-                "Run again"
-            )
-        found.append(current)
-        current = commits[current].main_parent
-    return found
+    return [commit.id for commit in islice(main_ancestry(commits, head), number)]

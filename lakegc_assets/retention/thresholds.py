@@ -9,14 +9,13 @@ later day, if there are no new commits. ``active_commits`` defines an active com
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
-from lakegc_assets.errors import IntegrityError
 from lakegc_assets.retention.active_commits import SECONDS_A_DAY, Reason, active_commits
-from lakegc_assets.retention.commits import Commit, dangling_commits
+from lakegc_assets.retention.commits import Commit, dangling_commits, main_ancestry
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.union import Previous
 
@@ -53,10 +52,14 @@ def days_needed(
     starts = {head for branch, head in heads.items() if branch not in branches}
     starts |= dangling_commits(commits, heads)
     latest: dict[str, int] = {}
-    for commit_id in _main_ancestry(commits, starts):
-        commit = commits[commit_id]
-        for held in filter(None, (commit_id, commit.main_parent)):
-            latest[held] = max(latest.get(held, commit.creation_date), commit.creation_date)
+    passed: set[str] = set()
+    for start in starts:
+        for commit in main_ancestry(commits, start):
+            if commit.id in passed:
+                break
+            passed.add(commit.id)
+            for held in filter(None, (commit.id, commit.main_parent)):
+                latest[held] = max(latest.get(held, commit.creation_date), commit.creation_date)
     return {
         commit_id: 0
         if commit_id in always
@@ -70,13 +73,7 @@ def days_needed(
 def days_left(active: Mapping[str, Reason], now: datetime) -> dict[str, int]:
     """Return the days from now for which each active commit stays active, without new commits.
 
-    Args:
-        active: reason of each active commit, with its end.
-        now: the moment of the run, aware.
-
-    Returns:
-        For each commit the whole days after which it is not active any more; ``FOREVER`` if no
-        date ends it.
+    These are whole days, after which it is not active any more; ``FOREVER`` if no date ends it.
     """
     return {
         commit_id: FOREVER
@@ -95,14 +92,8 @@ def days_of_previous(
 ) -> dict[str, int]:
     """Return the least default, in days, under which a new mark keeps a commit of an earlier mark.
 
-    It corresponds to ``union.still_inside`` as ``days_needed`` does to ``active_commits``.
-
-    Args:
-        previous: commits that the earlier mark knew.
-        heads: branch → id of its HEAD.
-        branches: branch → days, for the branches that have a rule of their own.
-        now: the moment of the run, aware.
-        least: branch → its least days, regardless of its rule and of the default.
+    It corresponds to ``union.still_inside`` as ``days_needed`` does to ``active_commits``, and has
+    the arguments of ``days_needed``.
     """
     found: dict[str, int] = {}
     for commit_id, reasons in previous.reasons.items():
@@ -128,17 +119,3 @@ def _longer(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 def _days_to_reach(created: float, now: datetime) -> int:
     """Return the least retention, in days, that holds a reason counted from an epoch second."""
     return max(0, math.floor(now.timestamp() - created) // SECONDS_A_DAY + 1)
-
-
-def _main_ancestry(commits: Mapping[str, Commit], starts: Iterable[str]) -> set[str]:
-    found: set[str] = set()
-    for start in starts:
-        current: str | None = start
-        while current is not None and current not in found:
-            if current not in commits:
-                raise IntegrityError(
-                    f"commit {current} is not among the commits that the mark recorded: mark again"
-                )
-            found.add(current)
-            current = commits[current].main_parent
-    return found

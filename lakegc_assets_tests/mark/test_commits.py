@@ -292,7 +292,9 @@ def test_by_its_id_another_commit_is_believed_only_with_a_name(
         200, client.commit("retention", other).model_dump()
     )
     assert client.commit("retention", head) == one
-    with pytest.raises(UnexpectedAnswerError, match=f"commit {head} .* answered with {other}.*Run again"):
+    with pytest.raises(
+        UnexpectedAnswerError, match=f"commit {head} .* answered with {other}.*Run again"
+    ):
         client.commit("retention", head, by_name=False)
 
 
