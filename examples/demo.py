@@ -12,14 +12,13 @@ import os
 import secrets
 import shlex
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
+from unittest.mock import patch
 
 import click
 
-from examples.team import Calendar, Team
+from examples.team import Calendar, Team, variables
 from lakegc_assets.cli.main import main as command
 from lakegc_assets.cli.output import near
 from lakegc_assets.cli.restore import last_restore
@@ -201,26 +200,6 @@ def take_back(
     )
 
 
-@contextmanager
-def environment(folder: Path, server: EmbeddedLakeFS) -> Iterator[None]:
-    """Set the variables that lead the command and the graph to the demo's lakeFS."""
-    values = {
-        **server.environment,
-        "LAKEGC_ARTIFACT_ROOT": str(folder / "artifacts"),
-        "DAGSTER_HOME": str(folder / "dagster"),
-    }
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 @click.command()
 @click.option(
     "--folder",
@@ -245,7 +224,7 @@ def main(folder: Path, engine: str) -> None:
     repository = f"demo-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     with (
         EmbeddedLakeFS(folder / "lakefs", clock=calendar) as server,
-        environment(folder, server),
+        patch.dict(os.environ, variables(folder, server)),
     ):
         click.echo(f"An embedded lakeFS listens at {server.endpoint}.")
         client = LakeFSConfig().connect_writer()

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.lakefs.writes import LakeFSWriter
 
 _DAY = 86_400
+
+
+def variables(folder: Path, server: EmbeddedLakeFS) -> dict[str, str]:
+    """The variables that lead the command and the graph to a lakeFS and its files in a folder."""
+    return {
+        **server.environment,
+        "LAKEGC_ARTIFACT_ROOT": str(folder / "artifacts"),
+        "DAGSTER_HOME": str(folder / "dagster"),
+    }
 
 
 @dataclass

@@ -19,7 +19,7 @@ from shlex import quote
 import click
 
 from examples import trial
-from examples.team import Calendar
+from examples.team import Calendar, variables
 from lakegc_assets.cli.jobs import dagster_home
 from lakegc_assets.cli.output import exit_status
 from lakegc_assets.embedded.server import EmbeddedLakeFS
@@ -69,11 +69,7 @@ def _run_trial(port: int, folder: Path) -> None:
         signal.signal(number, lambda number, _: interrupted.append(number))
     calendar = Calendar(0)
     with alone(folder), EmbeddedLakeFS(folder / "lakefs", clock=calendar) as server:
-        values = {
-            **server.environment,
-            "LAKEGC_ARTIFACT_ROOT": str(folder / "artifacts"),
-            "DAGSTER_HOME": str(folder / "dagster"),
-        }
+        values = variables(folder, server)
         os.environ.update(values)
         trial.tell(calendar, folder)
         if interrupted:

@@ -162,9 +162,16 @@ def launchpad(
         }
         return {"resources": {names.of("collector"): {"config": shown}}} if shown else {}
 
+    return _by_key(names.repository_run, of)
+
+
+def _by_key(
+    partitions: dg.PartitionsDefinition[Any], config_of: Callable[[str], Mapping[str, Any]]
+) -> dg.PartitionedConfig[Any]:
+    """The configuration of a run by its partition key, and the tag that names its repository."""
     return dg.PartitionedConfig(
-        partitions_def=names.repository_run,
-        run_config_for_partition_key_fn=of,
+        partitions_def=partitions,
+        run_config_for_partition_key_fn=config_of,
         tags_for_partition_key_fn=lambda key: {OWN_REPOSITORY_TAG: key.partition("|")[0]},
     )
 
@@ -207,11 +214,7 @@ def approving(names: Names) -> dg.JobDefinition:
         Approving,
         *RESOURCES,
         tags=NO_RETRIES,
-        config=dg.PartitionedConfig(
-            partitions_def=names.waiting,
-            run_config_for_partition_key_fn=lambda _: _asking(names, APPROVE, "by"),
-            tags_for_partition_key_fn=lambda key: {OWN_REPOSITORY_TAG: key.partition("|")[0]},
-        ),
+        config=_by_key(names.waiting, lambda _: _asking(names, APPROVE, "by")),
     )
 
 
@@ -290,11 +293,7 @@ def accepting(names: Names) -> dg.JobDefinition:
         Accepting,
         *RESOURCES,
         tags=NO_RETRIES,
-        config=dg.PartitionedConfig(
-            partitions_def=names.repositories,
-            run_config_for_partition_key_fn=lambda _: _asking(names, ACCEPT, "accept", "by"),
-            tags_for_partition_key_fn=lambda key: {OWN_REPOSITORY_TAG: key},
-        ),
+        config=_by_key(names.repositories, lambda _: _asking(names, ACCEPT, "accept", "by")),
     )
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from click.testing import CliRunner
 
 from examples import demo
-from examples.team import Calendar, Team
+from examples.team import Calendar, Team, variables
 from lakegc_assets.cli.main import main as command
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import IntegrityError
@@ -55,7 +57,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Completed]:
     (folder / "lakefs").mkdir()
     with (
         EmbeddedLakeFS(folder / "lakefs", clock=calendar) as server,
-        demo.environment(folder, server),
+        patch.dict(os.environ, variables(folder, server)),
     ):
         client = LakeFSConfig().connect_writer()
         client.create_repository(_REPOSITORY, f"local://{_REPOSITORY}")
