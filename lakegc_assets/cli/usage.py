@@ -94,7 +94,9 @@ def usage(
         return
     values = found.to_json() | {"gone": {"objects": gone.objects, "bytes": gone.size}}
     values["rows"] = values["rows"][:most]
-    since = f"this is what the mark has listed; since then: {state.because}" if gone.objects else ""
+    since = (
+        f"the figures are those of the mark; since then: {state.because}" if gone.objects else ""
+    )
     echo(values, as_json, lambda _: _lines(found, most or top, since))
 
 
@@ -140,8 +142,8 @@ def _lines(found: Usage, top: int, since: str) -> Iterator[str]:
     if found.by == "branch" and frees:
         days = counted(facts["rules"]["default_retention_days"], "day")
         yield (
-            f"  note: what deleting a branch frees goes when its commits are {days} old, the "
-            "default retention, with the next sweep; what is staged there is not in it"
+            "  note: deleting a branch frees these bytes with the first sweep after its commits "
+            f"are {days} old, the default retention. Staged objects of the branch are not counted"
         )
     yield from (f"  note: {note}" for note in facts["covers"])
     yield from (f"  the classes do not add up: {problem}" for problem in found.problems)

@@ -123,7 +123,7 @@ def test_what_deleting_a_branch_frees_is_what_the_next_mark_finds(marked: Site) 
     assert logical["stored"]["objects"] == 6
     assert logical["of_commits"]["objects"] == 3 + 4 + 4 + 4
     text = lakegc("usage", REPOSITORY, "--run", "u1")
-    say(text, 0, "exp-7", "deleting it frees", "default retention")
+    say(text, 0, "exp-7", "deleting it frees", "deleting a branch frees these bytes")
     shown = lakegc("usage", REPOSITORY, "--run", "u1", "--csv", "--top", "1")
     (row,) = csv.DictReader(io.StringIO(shown.stdout))
     assert (row["branch"], int(row["freed_bytes"])) == ("exp-7", model)
@@ -174,7 +174,7 @@ def test_a_mark_that_looked_at_a_part_says_so(marked: Site, mode: str, said: str
         # It did not look at what branches hold, and knows not what deleting one would free.
         assert found["rows"] == []
     shown = lakegc("usage", REPOSITORY, "--run", f"u-{mode}").stdout
-    assert "what deleting a branch frees goes when" not in shown
+    assert "deleting a branch frees these bytes" not in shown
     assert ("live and committed, by branch" in shown) is (mode != "committed")
 
 
