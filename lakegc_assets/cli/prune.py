@@ -17,8 +17,6 @@ from lakegc_assets.cli.options import (
     yes_option,
 )
 from lakegc_assets.cli.output import FAILURE, echo_json, say
-from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.run.command_line import command_line
 from lakegc_assets.wording import counted, human_bytes
 
 if TYPE_CHECKING:
@@ -83,6 +81,7 @@ def _pruned(
     from lakegc_assets.definitions import component
     from lakegc_assets.defs.prune import DagsterRecords
     from lakegc_assets.prune.prune import left_alone, prune_one, require_long
+    from lakegc_assets.run.context import no_repository
 
     if keep is not None:
         require_long(keep)
@@ -90,9 +89,7 @@ def _pruned(
     site = Site.defined()
     there = list(site.lakefs.connect().repositories())
     if unknown := sorted(set(repositories) - {one.id for one in there}):
-        raise ConfigurationError(
-            f"there is no repository {unknown[0]!r}: `{command_line('repositories')}` lists them"
-        )
+        raise no_repository(site.root, unknown[0])
     names = list(dict.fromkeys(repositories)) or [one.id for one in there if not one.read_only]
     with open_instance() as instance:
         outcomes = [

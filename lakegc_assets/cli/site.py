@@ -65,7 +65,7 @@ class Site:
 
     def namespace(self, repository: str) -> str:
         """The URL of the storage namespace of a repository, in its canonical form."""
-        found = known_repository(self.lakefs.connect(), repository)
+        found = known_repository(self.lakefs.connect(), repository, self.root)
         return StorageNamespace.parse(found.storage_namespace).url()
 
     def store(self, repository: str) -> ObjectStore:
@@ -111,8 +111,9 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
 def address_at(repository: str, ref: str, path: str) -> str:
     """The full address of the object that lakeFS shows at a path of a branch, tag or commit."""
     partition_key(repository, "any")
-    client = Site.defined().lakefs.connect()
-    known_repository(client, repository)
+    site = Site.defined()
+    client = site.lakefs.connect()
+    known_repository(client, repository, site.root)
     try:
         found = client.stat(repository, known_ref(client, repository, ref), path)
     except NotFoundError as error:

@@ -29,7 +29,13 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import BadRequestError, NotFoundError
 from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.run.artifacts import PROTECTION, PROTECTION_VERSION, ArtifactRoot, Manifest
+from lakegc_assets.run.artifacts import (
+    PROTECTION,
+    PROTECTION_VERSION,
+    ArtifactRoot,
+    Manifest,
+    is_name,
+)
 from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks
 from lakegc_assets.run.command_line import command_line, given_settings
 from lakegc_assets.run.connections import Connections
@@ -99,8 +105,34 @@ def placed(url: str, stores: StoreConfig) -> StorageNamespace:
     return StorageNamespace.parse(str(folder.resolve()))
 
 
-def known_repository(client: LakeFSClient, repository: str) -> Repository:
+def no_repository(root: ArtifactRoot, repository: str, answer: str = "") -> ConfigurationError:
+    """Return the error that the server has no repository of this name.
+
+    If there are artifacts of such a repository, the error says what is left of it.
+
+    ``answer``: of the server, in parentheses; empty if it was not asked by name.
+    """
+    said = (
+        f"there is no repository {repository!r}{answer}: `{command_line('repositories')}` lists "
+        "them"
+    )
+    if is_name(repository) and (runs := root.runs(repository)):
+        report = command_line("report", repository, "--run", runs[-1])
+        said += (
+            f". {root.url.rstrip('/')}/{repository} has runs of a repository of this name. If it "
+            "was deleted, its objects are still in its storage namespace, which "
+            f"`{command_line('leftovers')}` finds; its runs and backups are kept, too. `{report}` "
+            "still shows a run, and other tools can copy objects out of a backup, but no command "
+            "can restore to it or prune its runs. If nobody needs its runs and backups any more, "
+            "remove their folders by hand"
+        )
+    return ConfigurationError(said)
+
+
+def known_repository(client: LakeFSClient, repository: str, root: ArtifactRoot) -> Repository:
     """Return a writable repository by its name.
+
+    ``root``: of the artifacts, for the error.
 
     Raises:
         ConfigurationError: the server has no repository of this name.
@@ -110,10 +142,7 @@ def known_repository(client: LakeFSClient, repository: str) -> Repository:
         return client.writable_repository(repository)
     except (BadRequestError, NotFoundError) as error:
         # For an invalid name lakeFS answers 400 (bad request).
-        raise ConfigurationError(
-            f"there is no repository {repository!r} ({error}): `{command_line('repositories')}` "
-            "lists them",
-        ) from error
+        raise no_repository(root, repository, f" ({error})") from error
 
 
 class Connected(NamedTuple):
@@ -222,7 +251,7 @@ class RunContext:
         """
         client = self.lakefs.connect()
         client.check_supported()
-        repository = known_repository(client, self.repository)
+        repository = known_repository(client, self.repository, self.root)
         namespace = StorageNamespace.parse(repository.storage_namespace)
         require_apart(repository, namespace, client.repositories())
         stores = self.root.stores

@@ -51,6 +51,20 @@ def test_a_name_that_no_repository_has_or_can_have_is_wrong_usage(
         replace(ctx, repository="NO_SUCH_NAME").connect()
 
 
+def test_the_error_about_a_deleted_repository_says_what_is_left_of_it(
+    server: ReplayServer, ctx: RunContext
+) -> None:
+    ctx.root.open("deleted", "first").put("attempt.json", b"{}")
+    for name in ("deleted", "never"):
+        server.overrides["GET", f"/repositories/{name}"] = (404, {"message": "not found"})
+    with pytest.raises(ConfigurationError) as raised:
+        replace(ctx, repository="deleted").connect()
+    assert f"{ctx.root.url}/deleted has runs of a repository of this name" in str(raised.value)
+    assert "`lakegc report deleted --run first` still shows a run" in str(raised.value)
+    with pytest.raises(ConfigurationError, match=r"`lakegc repositories` lists them$"):
+        replace(ctx, repository="never").connect()
+
+
 def add_repository(server: ReplayServer, namespace: str) -> None:
     found: list[dict[str, Any]] = server.recording.body("repositories")["results"]
     other = {**found[0], "id": "another", "storage_namespace": namespace}
