@@ -71,13 +71,16 @@ _LEAST_S: Final = 0.2
 #: Rounds in a row without progress, since all of their tasks died, after which the backup fails.
 IDLE_ROUNDS: Final = 5
 _MB: Final = 1_000_000
+_BEFORE: Final = (
+    "Set backup_url before a sweep: the sweep then deletes only objects that its backup holds"
+)
 _ADVICE: Final[Mapping[type[LakegcError], str]] = {
     AccessDeniedError: "Let the credentials read the storage namespace, and read, list and write "
     "the backup",
     StoreFullError: "Make room at the backup, or choose another backup_url",
-    StoreThrottledError: "The store asks for less: run it later, with fewer tasks "
+    StoreThrottledError: "The store throttles requests: run it later, with fewer tasks "
     "(backup_num_partitions) or less bandwidth (backup_bandwidth)",
-    StoreUnavailableError: "A store did not answer",
+    StoreUnavailableError: "Run it again when both stores answer",
 }
 
 
@@ -123,8 +126,9 @@ def _begin(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept: bool
         )
     if swept and known.state == "unfinished":
         raise RefusedError(
-            f"mark {subject.run!r} of {subject.repository!r} was swept already, before its backup "
-            f"at {store.url} was finished: what it lacks is gone"
+            f"mark {subject.run!r} of {subject.repository!r} was swept before its backup at "
+            f"{store.url} was finished: the missing copies can no longer be made, and a restore "
+            f"does not use this backup. {_BEFORE}"
         )
     return known.record
 
@@ -132,8 +136,8 @@ def _begin(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept: bool
 def _begin_anew(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept: bool) -> Record:
     if swept:
         raise RefusedError(
-            f"mark {subject.run!r} of {subject.repository!r} was swept already: what it names is "
-            "gone, and cannot be backed up any more"
+            f"mark {subject.run!r} of {subject.repository!r} was swept already: its objects are "
+            f"deleted and can no longer be copied. {_BEFORE}"
         )
     try:
         require_no_other_backup(store, ctx.root.stores)
@@ -164,6 +168,12 @@ class _Creation:
     #: Unique name of this try.
     session: str
 
+    @property
+    def _again(self) -> str:
+        """The command that continues this backup."""
+        ctx = self.ctx
+        return command_line("backup", ctx.repository, "--run", ctx.run, settings=ctx.given_settings)
+
     def run(self, record: Record) -> Record:
         """Copy the remaining objects, list all copies, and finish."""
         earlier = journal.gather(self.space, self.store)
@@ -179,9 +189,10 @@ class _Creation:
             fewest = remaining.rows
             if idle == IDLE_ROUNDS:
                 raise StorageError(
-                    f"tasks that copy to {self.store.url} end without a word; what was done is "
-                    f"recorded. Back {self.ctx.run!r} up again, and look at the logs of Spark's "
-                    "workers"
+                    f"the tasks that copy to {self.store.url} have ended {IDLE_ROUNDS} times "
+                    "without a copy and without an error: their processes were probably killed. "
+                    "Read the logs of Spark's executors for the reason, often too little memory. "
+                    f"Finished copies are recorded; `{self._again}` continues"
                 )
             name = f"{self.session}-{number:02d}"
             self._copy(name, remaining)
@@ -231,8 +242,8 @@ class _Creation:
         for stopped in self.ctx.tasks.run("back up", task, work, total, tasks):
             if stopped is not None:
                 text = (
-                    f"the backup {self.store.url} could not go on; what was done is recorded, so "
-                    f"back {self.ctx.run!r} up again when this is mended"
+                    f"the backup {self.store.url} could not go on. Finished copies are recorded; "
+                    f"`{self._again}` continues once the cause is corrected"
                 )
                 raise _advised(stopped, text)
 
@@ -276,8 +287,8 @@ class _Creation:
             self.store.create(MANIFEST, record.to_bytes())
         except PreconditionFailedError as error:
             raise RefusedError(
-                f"another process has finished the backup {self.store.url} meanwhile: back "
-                f"{self.ctx.run!r} up again to see that it is whole"
+                f"another process has finished the backup {self.store.url} meanwhile: "
+                f"`{self._again}` shows it"
             ) from error
         self._require_unremoved(record)
         return record
@@ -293,8 +304,9 @@ class _Creation:
         if objects:
             raise StorageError(
                 f"a listing of {self.store.url} lacks {counted(objects, 'copy', 'copies')} that "
-                f"were written and verified, or shows others: {first!r} for one. Look at what "
-                f"removes or changes objects there, then back {self.ctx.run!r} up again"
+                f"were written and verified, or shows them changed, for example {first!r}. Find "
+                "the lifecycle rule or the process that removes or changes objects there, and stop "
+                f"it; then `{self._again}` copies them again"
             )
 
     def _require_unremoved(self, record: Record) -> None:
@@ -302,15 +314,16 @@ class _Creation:
         if backup_at(self.store) != Backup(self.store, record, "finished"):
             raise RefusedError(
                 f"{self.store.url} was removed while it was made: let "
-                f"`{command_line('backups', 'prune')}` remove the rest, then back "
-                f"{self.ctx.run!r} up again"
+                f"`{command_line('backups', 'prune')}` remove the rest, then make the backup again "
+                f"with `{self._again}`"
             )
 
     def _require_whole(self, total: Summary, digest: str) -> None:
         if str(total.all) != digest:
             raise IntegrityError(
                 f"the journal of the backup {self.store.url} has {total.all}, and the mark has "
-                f"{digest}: it is damaged. Choose another backup_url"
+                f"{digest}: the journal is damaged, and the backup was not finished. Back up again "
+                "at another backup_url"
             )
 
     def _require_some(self, total: Summary) -> None:
@@ -318,7 +331,7 @@ class _Creation:
         failed = total.objects["failed"]
         if failed and failed == total.all.count:
             kind = AccessDeniedError if total.denied == failed else StorageError
-            detail = f"{total.details[0]}. Back {self.ctx.run!r} up again when this is mended"
+            detail = f"{total.details[0]}. `{self._again}` tries again once this is corrected"
             text = f"not one of {counted(failed, 'object')} could be copied to {self.store.url}"
             raise _advised(kind(detail), text)
 

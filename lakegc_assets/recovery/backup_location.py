@@ -41,7 +41,7 @@ def require_free_places(ctx: RunContext) -> None:
         if next(places).overlaps(next(places)):
             raise ConfigurationError(
                 f"backup_log {log} and backup_url {url} overlap: logs would lie among the copies. "
-                "Choose another place for them"
+                "Set backup_log to a folder outside of backup_url"
             )
 
 
@@ -63,7 +63,10 @@ def repository_at(
             # A namespace of a kind unknown here cannot be at a place of a known kind.
             if place.is_same_kind(one.storage_namespace):
                 raise IntegrityError(
-                    f"nobody can tell where repository {one.id!r} is: {error}"
+                    f"it is not known whether {place.url()} lies in the storage namespace of "
+                    f"repository {one.id!r} ({one.storage_namespace}): {error}. Delete that "
+                    "repository if nobody needs it, or create it anew in a bucket that its "
+                    "namespace names directly"
                 ) from error
     return None
 
@@ -90,7 +93,7 @@ def _require_free(ctx: RunContext, name: str, url: str) -> None:
     if found := repository_at(ctx.client.repositories(), ctx.connections.stores, place):
         raise ConfigurationError(
             f"{name} {url} lies in the storage namespace of repository {found.id!r} "
-            f"({found.storage_namespace}), or around it: what is copied there would be taken for "
+            f"({found.storage_namespace}), or around it: copies there would be collected as "
             "garbage. Choose another place"
         )
     if place.overlaps(placed(ctx.root.url, ctx.connections.stores)):
@@ -117,16 +120,16 @@ def require_no_other_backup(store: ObjectStore, stores: StoreConfig) -> None:
                 )
             if any(around.list_prefixes(_LAKEFS, max_objects=0)):
                 raise ConfigurationError(
-                    f"{store.url} lies in a storage namespace, of whatever lakeFS server: "
-                    f"{above.url()}/{_LAKEFS} is there. What is copied there would be taken for "
-                    "garbage: choose another backup_url"
+                    f"{store.url} lies in a storage namespace, perhaps of another lakeFS server: "
+                    f"{above.url()}/{_LAKEFS} exists. Copies there would be collected as garbage: "
+                    "choose another backup_url"
                 )
     first = next(iter(store.list()), None)
     if first is not None:
         raise ConfigurationError(
-            f"{store.url} is to hold a new backup, and is not empty: it holds "
-            f"{first['key'][0].as_py()!r}, and maybe another backup. Choose another backup_url, "
-            "or remove what is there"
+            f"{store.url} is the place of a new backup, and is not empty: it holds "
+            f"{first['key'][0].as_py()!r}, perhaps of another backup. Choose another backup_url, "
+            "or remove these objects if nothing needs them"
         )
 
 

@@ -38,6 +38,7 @@ from lakegc_assets.recovery.copies import (
 )
 from lakegc_assets.recovery.liveness import NEEDED, needed_now
 from lakegc_assets.recovery.workspace import Workspace
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext, placed
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.object_lookup import look_up
@@ -96,7 +97,10 @@ class Pruning:
         """
         backups = list(all_backups(self.stores, self.backup_url))
         if unknown := sorted(set(self.names) - {found.name for found in backups}):
-            raise RefusedError(f"{self.backup_url} holds no backup {unknown[0]}")
+            listing = command_line("backups", "--url", self.backup_url)
+            raise RefusedError(
+                f"{self.backup_url} holds no backup {unknown[0]}: `{listing}` lists its backups"
+            )
         for found in backups:
             if not self.names or found.name in self.names:
                 yield self._prune(found)
@@ -116,7 +120,7 @@ class Pruning:
                 # The process that held the lease before may have swept the mark.
                 kept = self._stays(ctx, found) or why_needed(ctx, found)
             except LakegcError as error:
-                kept = f"nobody can tell what of it is needed: {error}"
+                kept = f"it is not known whether an object of it is needed: {error}"
             if kept or self.dry_run:
                 return BackupVerdict(found, kept)
             remove(found, require or (lambda: None))
@@ -145,13 +149,13 @@ class Pruning:
 
 def _unclear(found: Backup, swept: datetime | None) -> str:
     """Return why a backup must be named to be removed; empty if it need not be."""
-    by_name = f"tell it by name (--backup {found.name}) if it is to go"
+    by_name = f"to remove it nevertheless, name it: --backup {found.name}"
     if found.copy_of:
-        return f"somebody copied it there from {found.copy_of}; {by_name}"
+        return f"it is a copy of the backup {found.copy_of}; {by_name}"
     if found.state == "unfinished":
         return f"it was not finished; {by_name}"
     if swept is None:
-        return f"its mark was not swept, as far as the artifacts here tell; {by_name}"
+        return f"the artifacts show no finished sweep of its mark; {by_name}"
     return ""
 
 
@@ -193,7 +197,8 @@ def why_needed(ctx: RunContext, found: Backup) -> str:
     if there := repository_at(ctx.client.repositories(), ctx.connections.stores, place):
         return (
             f"{found.store.url} is in the storage namespace of repository {there.id!r} "
-            f"({there.storage_namespace}), or around it"
+            f"({there.storage_namespace}), or around it: move it to a place outside, or remove it "
+            "by hand if nothing needs it"
         )
     with scratch_space(ctx) as space:
         only = missing_objects(space, held_objects(space, found))
@@ -218,24 +223,27 @@ def _advice(space: Workspace, found: Backup, needed: Dataset) -> str:
             first.setdefault(name, row)
 
     def some(what: str) -> str:
-        return f"{counted(counts[what], 'object')}, {first[what]['address']!r} for one"
+        return f"{counted(counts[what], 'object')}, for example {first[what]['address']!r}"
 
-    advice = ["restore them first"] if counts["readable"] else []
+    subject, given = found.record.subject, space.ctx.given_settings
+    of_run = subject.repository, "--run", subject.run
+    restoring = command_line("restore", *of_run, "--all", settings=given)
+    advice = [f"restore them first: `{restoring}`"] if counts["readable"] else []
     if counts["by hand"]:
         advice.append(
-            f"no restore reads the copies of {some('by hand')}: look whether they are whole, and "
-            f"copy them by hand, from {found.store.url}/ to {found.record.subject.namespace}/, "
+            f"a restore does not read the copies of {some('by hand')}: check whether they are "
+            f"complete, and copy them by hand, from {found.store.url}/ to {subject.namespace}/, "
             "each to its own address"
         )
     if counts["absent"]:
         advice.append(
-            f"the copies of {some('absent')}, are not there. If they are gone for good, remove "
-            f"{found.store.url} by hand once all others are back"
+            f"the copies of {some('absent')}, are missing. If they are lost, remove "
+            f"{found.store.url} by hand once all others are restored"
         )
     objects = counted(counts["needed"], "object that is", "objects that are")
     return (
-        f"it holds the only copy of {objects} needed now, {first['needed']['address']!r} for one "
-        f"({first['needed']['why']}): {'; '.join(advice)}"
+        f"it holds the only copy of {objects} needed now, for example "
+        f"{first['needed']['address']!r} ({first['needed']['why']}): {'; '.join(advice)}"
     )
 
 

@@ -160,7 +160,7 @@ class CopyingTask:
         address, size, etag = row
         failed = partial(Outcome, address, size, etag, None, None)
         if errors:
-            return failed("failed", "NotTried", "the store takes nothing any more")
+            return failed("failed", "NotTried", "a store refused another object of the batch")
         try:
             made = self._copy(address, size, etag)
         except ObjectNotFoundError as error:
@@ -177,7 +177,9 @@ class CopyingTask:
 
     def _copy(self, address: str, size: int, etag: str) -> Copied:
         if address.startswith(FOLDER):
-            raise InvalidKeyError(f"{address!r} is where a backup keeps its own files")
+            raise InvalidKeyError(
+                f"{address!r} cannot be copied to a backup, whose own files are below {FOLDER}"
+            )
         self._pace.wait(size)
         for tries in range(1, _TRIES + 1):
             try:
@@ -190,7 +192,8 @@ class CopyingTask:
                     raise
                 if tries == _TRIES:
                     raise StorageError(
-                        f"{self._target.url}: the copy {address!r} was gone at once"
+                        f"{self._target.url}: the copy {address!r} was gone right after it was "
+                        "written: a process or a rule removes objects there"
                     ) from None
             except StorageError as error:
                 # For all subclasses another try is of no use.

@@ -82,11 +82,15 @@ def subject_of(chain: Mapping[str, Manifest]) -> Subject:
     )
 
 
+#: The consequence of a damaged backup, and the remedy.
+UNTRUSTED: Final = (
+    "no copy in this backup can be trusted. If its mark is not swept yet, back it up again at "
+    "another backup_url; else copy single objects by hand, after you have checked each of them"
+)
+
+
 @dataclass(frozen=True)
-class Record(
-    JsonRecord,
-    damaged="nothing of this backup can be trusted. Back the mark up again at another backup_url",
-):
+class Record(JsonRecord, damaged=UNTRUSTED):
     """The record of a backup: ``begin.json`` and, once it is finished, ``manifest.json``."""
 
     subject: Subject
@@ -114,8 +118,8 @@ class Record(
     def _require_version(cls, values: Mapping[str, Any], where: str) -> None:
         if values["version"] != VERSION:
             raise IntegrityError(
-                f"{where} has version {values['version']}, and this is version {VERSION}: read it "
-                "with the version that wrote it"
+                f"{where} has version {values['version']}, and this lakegc reads version "
+                f"{VERSION}: use the lakegc that wrote it"
             )
 
 
@@ -153,7 +157,7 @@ class Backup:
         if str(found) != self.record.digest:
             raise IntegrityError(
                 f"the backup {self.store.url} holds {found}, and its manifest says "
-                f"{self.record.digest}: nothing of it can be trusted"
+                f"{self.record.digest}: {UNTRUSTED}"
             )
 
     def require_of(self, subject: Subject) -> None:

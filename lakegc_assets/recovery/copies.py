@@ -20,7 +20,7 @@ from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches
 from lakegc_assets.recovery import journal, relations
-from lakegc_assets.recovery.backups import FOLDER, OUTCOMES, Backup
+from lakegc_assets.recovery.backups import FOLDER, OUTCOMES, UNTRUSTED, Backup
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
@@ -87,8 +87,8 @@ def _verified_copies(
         rows = read_stretches(store, piece, [*COPIES.names, "outcome"])
     except IntegrityError as error:
         raise IntegrityError(
-            f"the backup {store.url} is damaged: {store.url}/{FOLDER} is not what its manifest "
-            "says. Nothing of it can be trusted; back the mark up again at another backup_url"
+            f"the backup {store.url} is damaged: the files below {FOLDER} differ from its "
+            f"manifest ({error}), so {UNTRUSTED}"
         ) from error
     copied = rows.filter(pc.equal(rows["outcome"], "copied")).select(COPIES.names)
     digest = key_digest(copied["address"])
@@ -171,7 +171,8 @@ def _require_gone(space: Workspace, store: ObjectStore, copied: Dataset) -> None
         for address in rows["address"].to_pylist()[::step]:
             if store.exists(address):
                 raise StorageError(
-                    f"a listing of {store.url} shows no copy, and {address!r} is there: prune again"
+                    f"a listing of {store.url} shows no copy, but {address!r} exists, so the "
+                    "listing was wrong: prune again"
                 )
 
 

@@ -55,7 +55,8 @@ def needed_now(space: Workspace, namespace: str, objects: Dataset) -> Dataset:
     ctx = replace(space.ctx, settings=settings).connect()
     if ctx.connections.namespace_url != namespace:
         raise RefusedError(
-            f"{ctx.repository!r} is at {ctx.connections.namespace_url} now, and not at {namespace}"
+            f"{ctx.repository!r} was made anew meanwhile, at {ctx.connections.namespace_url} and "
+            f"not at {namespace}: run this command again"
         )
     store, files, folder = ctx.connections.store(), space.attempt.store(), space.folder
     now = ctx.check_clocks(ctx.client, store)

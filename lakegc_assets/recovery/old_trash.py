@@ -95,7 +95,7 @@ def _kept(space: Workspace, needed: Dataset) -> str:
     restoring = command_line("restore", *asked, settings=ctx.given_settings)
     objects = counted(needed.rows, "object of the trash is", "objects of the trash are")
     return (
-        f"{objects} needed now and not in the store, and stay though older than trash_days: "
-        f"{first['address']!r} for one ({first['why']}). "
+        f"{objects} needed now and not in the store, and stay though older than trash_days, for "
+        f"example {first['address']!r} ({first['why']}). "
         f"Restore them: `{restoring}`, with the run whose sweep deleted them"
     )

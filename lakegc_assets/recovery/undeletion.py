@@ -146,7 +146,7 @@ def _verified(
         # A list of versions may be older than the delete, or the key is no object (a folder).
         return _nothing_there(one) if found is None else RestoreOutcome(one.key, answer.outcome)
     if found is None or found.size != one.size:
-        came = "is gone again" if found is None else f"came back with {found.size} bytes"
+        came = "is missing again" if found is None else f"came back with {found.size} bytes"
         detail = f"it {came}, and had {one.size}"
         return RestoreOutcome(one.key, "failed", "NotVerified", detail)
     return RestoreOutcome(one.key, "restored", detail=answer.detail, source=KEPT)
@@ -166,7 +166,7 @@ def _asked_or_why(store: ObjectStore, key: str) -> ObjectInfo | str | None:
     try:
         return look_up(store, [key])[key]
     except (StorageError, ConfigurationError) as error:
-        return f"it could not be looked at: {error}"
+        return f"it is not known whether it is back: {error}"
 
 
 def _differs(one: Lost, found: ObjectInfo | None) -> bool:
@@ -175,7 +175,10 @@ def _differs(one: Lost, found: ObjectInfo | None) -> bool:
 
 
 def _nothing_there(one: Lost) -> RestoreOutcome:
-    detail = "the store says that something is at its key, and shows nothing there"
+    detail = (
+        "the store reports an object at its key, but a read finds none. Restore again; on a local "
+        "store, look for a symbolic link at this path first"
+    )
     return RestoreOutcome(one.key, "failed", "NotThere", detail)
 
 
@@ -189,7 +192,7 @@ def _compared(
             return _nothing_there(one)
         detail = _difference(store, one, found, copies)
     except (StorageError, ConfigurationError) as error:
-        detail = f"whether it is the one that was marked could not be found out: {error}"
+        detail = f"it is not known whether it is the marked object: {error}"
     return RestoreOutcome(one.key, "already_there", detail=detail)
 
 
@@ -252,9 +255,10 @@ def _copy(store: ObjectStore, one: Lost, copies: BackupCopies) -> None:
         etag = copies.proof.etag(one, copies.etags[one.key])
         if etag is None:
             raise ChangedError(
-                f"{error}. Nothing proves that it is what was backed up. If you know it (its "
-                f"backup was moved, say), copy {copies.proof.store.url}/{one.key} to "
-                f"{store.url}/{one.key} by hand, then restore again"
+                f"{error}. Nothing proves that it is the verified copy. If you know that it is "
+                "right, for example since its backup was moved to another disk, copy "
+                f"{copies.proof.store.url}/{one.key} to {store.url}/{one.key} by hand, then "
+                "restore again"
             ) from error
         copied(etag=etag)
 
@@ -265,7 +269,7 @@ def _left(store: ObjectStore, one: Lost) -> str:
         there = store.exists(one.key)
     except (StorageError, ConfigurationError):
         return ""
-    text = ". Something is at its key now: restore again, which says whether it is another object"
+    text = ". An object is at its key now: restore again to see whether it is another object"
     return text if there else ""
 
 
@@ -314,7 +318,7 @@ def _else_in_backup(ends: Sequence[Forecast], copies: BackupCopies) -> list[Fore
     try:
         there = look_up(copies.proof.store, asked)
     except (StorageError, ConfigurationError) as error:
-        why = f"the backup could not be looked at: {error}"
+        why = f"the backup could not be read: {error}"
         return [e._replace(verdict="not_known", why=why) if e.one.key in asked else e for e in ends]
     return thread_map(
         lambda e: _by_copy(e, there[e.one.key], copies) if e.one.key in there else e, ends, THREADS

@@ -142,7 +142,7 @@ def _holder(recorded: bytes) -> Mapping[str, object]:
 def _described(holder: Mapping[str, object]) -> str:
     """Return the owner of a lock file, in words."""
     if not holder:
-        return "nobody knows who, since it is about to say so"
+        return "it has just begun, and its process is not known yet"
     pid, command, since = map(holder.get, ("pid", "command", "since"))
     return f"process {pid} ({command}) since {since}"
 

@@ -109,7 +109,7 @@ def test_backups_are_listed_swept_and_pruned(
     old = lakegc("backups", "prune", "--older-than", "0s", "--dry-run", "--json")
     (kept,) = json.loads(old.stdout)
     assert not kept["removed"]
-    assert kept["kept"].startswith("its mark was not swept")
+    assert kept["kept"].startswith("the artifacts show no finished sweep")
 
     say(lakegc("sweep", "archived", "--run", "m1"), 0, "deleted")
     (found,) = json.loads(lakegc("backups", "--json").stdout)

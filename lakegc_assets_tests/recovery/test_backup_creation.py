@@ -122,7 +122,7 @@ def test_what_tasks_left_that_died_is_copied_up_to_the_last_round(
         assert record is not None
         assert record.objects == len(marked.candidates)
     else:
-        with pytest.raises(StorageError, match="end without a word"):
+        with pytest.raises(StorageError, match="without a copy and without an error"):
             make_backup(place.context())
     assert rounds == 5
 
@@ -222,7 +222,7 @@ def test_a_backup_that_another_process_finishes_meanwhile_is_left_alone(
             copied[1:] = []
 
     before_copies(monkeypatch, beside)
-    with pytest.raises(RefusedError, match=r"up again .*: another process has finished"):
+    with pytest.raises(RefusedError, match=r"could not go on\..*: another process has finished"):
         make_backup(place.context())
     # But for what was under way.
     assert len(copied) == 1

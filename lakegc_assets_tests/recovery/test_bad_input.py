@@ -173,7 +173,9 @@ def test_the_namespace_of_a_server_that_nobody_here_knows(place: Place, tmp_path
     (tmp_path / "theirs/_lakefs").mkdir(parents=True)
     (tmp_path / "theirs/_lakefs/0123abcd").write_bytes(b"a range")
     for inside in ("theirs", "theirs/data", "theirs/data/backups/x"):
-        with pytest.raises(ConfigurationError, match=r"whatever lakeFS server: .*theirs/_lakefs/"):
+        with pytest.raises(
+            ConfigurationError, match=r"perhaps of another lakeFS server: .*theirs/_lakefs/"
+        ):
             make_backup(place.context(backup_url=str(tmp_path / inside)))
     assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["_lakefs"]
     assert make_backup(place.context(backup_url=str(tmp_path / "theirs-too"))) is not None
@@ -225,7 +227,7 @@ def test_a_backup_of_another_attempt(place: Place, key: str, name: str) -> None:
 def test_what_a_backup_says_of_itself_is_damaged(place: Place, content: bytes) -> None:
     make_backup(place.context())
     place.store.put(MANIFEST, content)
-    words = "this is version 1" if b"2" in content else "nothing of this backup can be trusted"
+    words = "lakegc reads version 1" if b"2" in content else "no copy in this backup can be trusted"
     with pytest.raises(IntegrityError, match=words):
         make_backup(place.context())
 
@@ -327,7 +329,7 @@ def test_a_copy_that_is_gone_when_all_is_looked_at_stops_the_backup(
 def test_the_artifacts_of_a_swept_mark(place: Place) -> None:
     attempt = place.root.attempt(REPOSITORY, RUN)
     attempt.store().put("swept_set/manifest.json", b"{}")
-    with pytest.raises(RefusedError, match="was swept already: what it names is gone"):
+    with pytest.raises(RefusedError, match="was swept already: its objects are deleted"):
         make_backup(place.context())
 
 

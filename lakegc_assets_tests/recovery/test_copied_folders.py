@@ -46,7 +46,7 @@ def test_a_copied_folder_goes_by_its_own_name_only(swept: Place) -> None:
     told = prune(swept, dry_run=True)
     assert told[NAME] == ""
     assert told[COPY] == (
-        f"somebody copied it there from {NAME}; tell it by name (--backup {COPY}) if it is to go"
+        f"it is a copy of the backup {NAME}; to remove it nevertheless, name it: --backup {COPY}"
     )
     assert prune(swept, COPY) == {COPY: ""}
     assert count(copied) == 0
@@ -85,8 +85,8 @@ def test_what_is_needed_and_in_a_copied_folder_only_is_copied_by_hand(
     kept = prune(swept, COPY)[COPY]
     namespace = f"local://{REPOSITORY}"
     assert kept.endswith(
-        f"no restore reads the copies of 1 object, {address!r} for one: look whether they "
-        f"are whole, and copy them by hand, from {copied.url}/ to {namespace}/, "
+        f"a restore does not read the copies of 1 object, for example {address!r}: check whether "
+        f"they are complete, and copy them by hand, from {copied.url}/ to {namespace}/, "
         "each to its own address"
     )
     # As it says.
@@ -103,10 +103,11 @@ def test_copies_that_are_not_there_are_not_said_to_be(swept: Place, marked: Mark
     for path, address in (("one", gone), ("two", there), ("three", cut)):
         swept.lake.stage("main", f"late/{path}", address)
     kept = prune(swept)[NAME]
-    assert f"restore them first; no restore reads the copies of 1 object, {cut!r} for one" in kept
+    assert "restore them first: `lakegc restore repo --run mark-1 --all" in kept
+    assert f"a restore does not read the copies of 1 object, for example {cut!r}" in kept
     assert kept.endswith(
-        f"the copies of 1 object, {gone!r} for one, are not there. If they "
-        f"are gone for good, remove {swept.store.url} by hand once all others are back"
+        f"the copies of 1 object, for example {gone!r}, are missing. If they are lost, remove "
+        f"{swept.store.url} by hand once all others are restored"
     )
 
 
@@ -121,7 +122,7 @@ def test_what_an_unfinished_backup_alone_holds_is_copied_by_hand(
     kept = prune(place, NAME)[NAME]
     assert "restore them first" not in kept
     assert f"copy them by hand, from {place.store.url}/ to local://" in kept
-    assert f"the copies of 1 object, {address!r} for one: look whether they are whole" in kept
+    assert f"the copies of 1 object, for example {address!r}: check whether they are" in kept
     (place.lake.objects / address).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(Path(place.url, NAME, address), place.lake.objects / address)
     assert prune(place, NAME) == {NAME: ""}

@@ -85,8 +85,9 @@ def test_a_backup_that_was_moved_to_another_disk(
     there = place.lake.objects / damaged
     assert f"{damaged}: CopyChanged: file://{tmp_path}/moved/" in str(raised.value)
     assert (
-        "Nothing proves that it is what was backed up. If you know it (its backup was moved, say), "
-        f"copy file://{copy} to local://{REPOSITORY}/{damaged} by hand, then restore again"
+        "Nothing proves that it is the verified copy. If you know that it is right, for example "
+        f"since its backup was moved to another disk, copy file://{copy} to "
+        f"local://{REPOSITORY}/{damaged} by hand, then restore again"
     ) in str(raised.value)
     there.write_bytes(content)
     restore(ctx, ALL)

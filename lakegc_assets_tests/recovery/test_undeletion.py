@@ -107,7 +107,7 @@ def test_what_refuses_a_copy_and_is_not_there_is_not_believed(
         (lake / KEY).symlink_to("nowhere")
     (one,) = bring_back(store, lost(), copies(tmp_path))
     assert (one.outcome, one.error_code) == ("failed", "NotThere")
-    assert "shows nothing there" in str(one.detail)
+    assert "a read finds none" in str(one.detail)
 
 
 def test_what_is_in_the_way_of_the_trash_is_no_object(lake: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_backup_that_was_not_finished_stays_unless_it_is_named(
 ) -> None:
     make_backup(place.context())
     place.store.delete_many([MANIFEST])
-    assert prune(place)[NAME].startswith("it was not finished; tell it by name")
+    assert prune(place)[NAME].startswith("it was not finished; to remove it nevertheless")
     # What it holds may still be the only copy: of that its journal tells.
     lose_what_is_needed(place, marked)
     assert "the only copy of 1 object" in prune(place, NAME)[NAME]
@@ -134,7 +134,7 @@ def test_an_interrupted_prune_believes_no_listing_that_ends_early(
     before = swept.contents()
     with monkeypatch.context() as patch:
         patch.setattr(type(swept.store), "list", cut)
-        assert f"{last!r} for one" in prune(swept, days=0)[NAME]
+        assert f"for example {last!r}" in prune(swept, days=0)[NAME]
     assert swept.contents() == before
 
 
@@ -149,7 +149,10 @@ def test_an_interrupted_prune_goes_on_and_looks_again(swept: Place, marked: Mark
     # What is gone already is of no interest, what is left is.
     swept.lake.stage("main", "late/other", others[0])
     need(swept, first)
-    assert f"the only copy of 1 object that is needed now, {first!r}" in prune(swept, days=0)[NAME]
+    assert (
+        f"the only copy of 1 object that is needed now, for example {first!r}"
+        in prune(swept, days=0)[NAME]
+    )
     assert swept.contents().keys() == {first}
     give_up(swept)
     remove(swept, days=0)
@@ -165,7 +168,7 @@ def test_an_interrupted_prune_believes_no_empty_listing(
     need(swept, first)
     with monkeypatch.context() as patch:
         patch.setattr("lakegc_assets.recovery.copies.list_copies", lambda _store: iter(()))
-        assert "shows no copy, and" in prune(swept, days=0)[NAME]
+        assert "shows no copy, but" in prune(swept, days=0)[NAME]
     assert first in swept.contents()
     assert "the only copy of 1 object" in prune(swept, days=0)[NAME]
 

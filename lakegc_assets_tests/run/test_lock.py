@@ -115,7 +115,7 @@ def test_who_has_just_taken_it_and_not_written_yet_is_reported_in_words(
 ) -> None:
     lock_file("s3://bucket/repo").write_text(text)
     with (
-        pytest.raises(RefusedError, match="this machine: nobody knows who"),
+        pytest.raises(RefusedError, match="this machine: it has just begun"),
         repository_lock("s3://bucket/repo"),
     ):
         pass

@@ -227,7 +227,7 @@ def test_old_trash_stays_where_it_is_the_only_copy_of_what_is_needed(
     assert left == {f"{folder}{staged}", f"{folder}{other}"}
     assert (
         "2 objects of the trash are needed now and not in the store, and stay though older than "
-        f"trash_days: {staged!r} for one (it is staged on a branch). Restore them: `lakegc "
+        f"trash_days, for example {staged!r} (it is staged on a branch). Restore them: `lakegc "
         f"restore repo --run RUN --address {staged}`, with the run whose sweep deleted them"
         in caplog.text
     )

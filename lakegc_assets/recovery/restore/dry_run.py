@@ -152,9 +152,9 @@ def _require_writable(space: Workspace) -> None:
         space.attempt.store().put(f"{space.folder}begun", b"")
     except StorageError as error:
         raise type(error)(
-            f"on Spark a dry run writes what it finds on the way to {space.attempt.url}/"
-            f"{space.folder}, and removes it at the end; it cannot: {error}. Let it write there, "
-            "or run it with --engine embedded, which only reads"
+            f"on Spark a dry run writes intermediate results to {space.attempt.url}/"
+            f"{space.folder}, and removes them at the end. It cannot write there: {error}. Give it "
+            "write permission, or run it with --engine embedded, which only reads"
         ) from error
 
 

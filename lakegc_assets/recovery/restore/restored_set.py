@@ -35,6 +35,7 @@ from lakegc_assets.recovery.restore_record import RESTORED, RestoreRequest, fold
 from lakegc_assets.recovery.undeletion import ANOTHER
 from lakegc_assets.recovery.workspace import LACKING, Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import Pin, write_pin
@@ -96,15 +97,16 @@ def published(ctx: RunContext) -> tuple[AttemptArtifacts, Mapping[str, Manifest]
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     if not attempt.has("gc_report"):
         raise RefusedError(
-            f"mark {ctx.run!r} of {ctx.repository!r} did not finish, so nothing of it was deleted"
+            f"mark {ctx.run!r} of {ctx.repository!r} did not finish, so nothing of it was deleted, "
+            f"and there is nothing to restore. `{command_line('repositories')}` lists the runs"
         )
     namespace = attempt.recorded("gc_report").namespace
     if namespace != ctx.connections.namespace_url:
         raise RefusedError(
             f"mark {ctx.run!r} is of {namespace}, and {ctx.repository!r} is at "
             f"{ctx.connections.namespace_url} now: it was made anew, and nothing in it needs these "
-            "objects. Nothing was restored. If they are wanted, copy them from the backup with "
-            "other tools, to where they are wanted"
+            "objects. Nothing was restored. If you want them, copy them from the backup of the run "
+            "with other tools"
         )
     return attempt, attempt.chain("gc_report", namespace)
 
@@ -251,8 +253,9 @@ def require_all(
     if strangers["objects"]:
         raise IntegrityError(
             f"the ledger of the restore has {counted(strangers['objects'], 'object')} that "
-            "nobody has asked for: it is damaged. Existing objects were left alone. Restore a "
-            "smaller or larger selection: that begins a new restore"
+            f"this restore did not choose, for example {strangers['first']!r}: it is damaged. No "
+            "existing object was changed. Restore a smaller or larger selection: that begins a "
+            "new restore"
         )
     failed, untried = _count(total, "failed"), chosen.rows - _count(total)
     if not failed and not untried:
@@ -261,8 +264,9 @@ def require_all(
     texts = [f"{row['address']}: {row['error_code']}: {row['detail']}" for row in shown]
     raise StorageError(
         f"{counted(failed, 'object')} could not be restored and {untried} were not tried: "
-        f"{'; '.join(texts or early)}. All others are done and recorded, and all are pinned. Mend "
-        f"what is wrong, then restore {space.ctx.run!r} again in the same way: it goes on"
+        f"{'; '.join(texts or early)}. All others are done and recorded, and all are pinned. "
+        f"Correct the cause, then restore {space.ctx.run!r} again with the same selection: it "
+        "continues"
     )
 
 
@@ -321,11 +325,12 @@ def _warnings(
             "copy went wrong. Look at it; if nothing needs it, move it away and restore again"
         )
     if unread := [one for one in read if one["after"] != Sample.READS]:
-        warnings.append(f"{len(unread)} restored objects do not read through lakeFS: {unread}")
+        objects = counted(len(unread), "restored object")
+        warnings.append(f"{objects} cannot be read through lakeFS, for the reasons here: {unread}")
     if read_hold(space.connections.store()) is not None:
         warnings.append(
-            f"{space.ctx.repository!r} is on hold: `{hold_command(space.ctx)}` says what is "
-            "lost still, and how sweeps start again"
+            f"{space.ctx.repository!r} is on hold: `{hold_command(space.ctx)}` shows what is "
+            "still lost, and how sweeps start again"
         )
     return warnings
 

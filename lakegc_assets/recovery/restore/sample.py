@@ -63,7 +63,7 @@ def choose_sample(space: Workspace, marked: Manifest, chosen: Dataset) -> list[S
             some = frames.collect(held, _HELD, "choose objects that are read")
         found = list(_places(ctx, space.attempt, some))
     except Exception as error:  # noqa: BLE001 - whatever it is, the objects can come back
-        ctx.log.warning("no object is read through lakeFS: %s", error)
+        ctx.log.warning("no restored object is read through lakeFS as a sample: %s", error)
         return []
     return [
         Sample(address, commit, path, _answer(ctx, commit, path)) for address, commit, path in found

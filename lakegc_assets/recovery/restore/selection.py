@@ -57,11 +57,11 @@ class Choice:
         """
         if sum((self.everything, bool(self.addresses), self.ref is not None)) != 1:
             raise RefusedError(
-                "say what to restore, and one of these only: all of the mark (--all), objects by "
-                "their addresses (--address), or what a branch shows (--branch)"
+                "give one of these: all objects of the mark (--all), objects by their addresses "
+                "(--address), or the objects that a branch shows (--branch)"
             )
         if (self.path is not None or self.prefix is not None) and self.ref is None:
-            raise RefusedError("a path or a prefix is one of a branch: add --branch")
+            raise RefusedError("a path or a prefix needs a branch: add --branch")
         if self.path is not None and self.prefix is not None:
             raise RefusedError("give a path or a prefix, not both")
 
@@ -107,7 +107,7 @@ def _named(space: Workspace, marked: Dataset, addresses: Collection[str]) -> Dat
         raise RefusedError(
             f"{which} not named by the mark, so that it did not delete "
             f"{'it' if len(unknown) == 1 else 'them'}: {', '.join(map(repr, unknown[:_SHOWN]))}. "
-            "`lakegc why` says what it knows of an object; addresses are relative to "
+            "`lakegc why` explains each object of a run; addresses are relative to "
             f"{namespace.url()}"
         )
     return some
@@ -127,9 +127,9 @@ def _shown(space: Workspace, marked: Dataset, choice: Choice) -> Dataset:
     if not some.rows:
         where = f"{choice.ref!r}" if choice.path is None else f"{choice.path!r} of {choice.ref!r}"
         raise RefusedError(
-            f"the mark names nothing of what lakeFS shows at {where}"
+            f"the mark names none of the objects that lakeFS shows at {where}"
             + (f" below {choice.prefix!r}" if choice.prefix else "")
-            + f" ({counted(count, 'object')}), so that it deleted nothing of that. "
+            + f" ({counted(count, 'object')}), so its sweep deleted none of them. "
             f"`{command_line('repositories')}` lists the other runs"
         )
     return some
@@ -159,7 +159,10 @@ def known_ref(client: LakeFSClient, repository: str, ref: str) -> str:
                 pass
         next(client.objects(repository, ref, amount=1), None)
     except NotFoundError as error:
-        raise RefusedError(f"{repository!r} has no branch, tag or commit {ref!r}") from error
+        raise RefusedError(
+            f"{repository!r} has no branch, tag or commit {ref!r}: check the name. For a "
+            "deleted branch or tag, give the id of a commit that it had"
+        ) from error
     return ref
 
 

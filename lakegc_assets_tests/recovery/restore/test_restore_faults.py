@@ -67,7 +67,7 @@ def test_a_copy_that_went_wrong_is_found_by_the_next_try_and_can_be_mended(
 
     with monkeypatch.context() as patch:
         patch.setattr(undeletion, "copy_object", cut_short)
-        with pytest.raises(StorageError, match="Something is at its key now: restore again"):
+        with pytest.raises(StorageError, match="An object is at its key now: restore again"):
             restore(place.context(), ALL)
     for manifest in (restore(place.context(), ALL), restore(place.context(), ALL)):
         assert outcomes(place.context(), manifest)[bad] == ("already_there", None)
