@@ -143,7 +143,7 @@ def _seen_twice(runs: Sequence[Run], now: datetime) -> dict[str, str]:
     if not listings:
         return {}
     oldest = now - max(one.start - one.cutoff for _, one in listings) - _MARGIN
-    because = "a later mark looks there for uploads in parts that were seen before"
+    because = "a later mark searches its listing for uploads in parts"
     found = {run.id: because for run, one in listings if one.finished >= oldest}
     for whole in (True, False):
         before = [(r, o) for r, o in listings if o.finished < oldest and o.whole >= whole]
@@ -166,7 +166,7 @@ def _carried(runs: Sequence[Run], chosen: Sequence[Run]) -> dict[str, str]:
     if not since:
         return {}
     clean_at, by = min(since)
-    because = f"run {by!r} stands on what was listed and swept since {clean_at:%Y-%m-%d %H:%M} UTC"
+    because = f"run {by!r} relies on listings and sweeps since {clean_at:%Y-%m-%d %H:%M} UTC"
     # The ids of restores have a resolution of one second.
     start = clean_at - _MARGIN
     return {
@@ -185,6 +185,6 @@ def _relied_on(runs: Sequence[Run], kept: Mapping[str, str]) -> dict[str, str]:
         run = by_id[waiting.pop()]
         for name, _ in sorted(run.listing.swept_since) if run.listing is not None else ():
             if name in by_id and name not in found:
-                found[name] = f"run {run.id!r} leaves out what its sweep deleted"
+                found[name] = f"the listing of run {run.id!r} leaves out objects that it deleted"
                 waiting.append(name)
     return found

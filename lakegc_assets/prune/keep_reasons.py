@@ -14,7 +14,7 @@ from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.prune.decisions import SUCCESS, Run
-from lakegc_assets.prune.run_inventory import restores_of
+from lakegc_assets.prune.run_inventory import restores_of, unclear
 from lakegc_assets.recovery.backup_creation import ASSET as BACKUP
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, PRUNING, folder_url
 from lakegc_assets.recovery.restore_record import folder
@@ -82,7 +82,7 @@ def needed(ctx: RunContext, around: NamespaceState, run: Run, now: datetime) -> 
             or reasons.backed_up()
         )
     except (IntegrityError, *_DAMAGE) as error:
-        return f"nobody can tell what of it is needed: {error}"
+        return unclear(ctx.root, ctx.repository, run.id, error)
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,9 @@ class _Reasons:
                 return ""
             if manifests["deletion_candidates"].protection != PROTECTION_VERSION:
                 return (
-                    "its mark was published, but not reported, and is finished by no version but "
-                    f"the one that made it: remove {attempt.url}: no sweep of it has begun"
+                    "its mark was published, but not reported, and only the version of lakegc that "
+                    f"made it could finish it: remove {attempt.url} by hand (no sweep of it has "
+                    "begun), and mark again"
                 )
             return f"its mark was published, but not reported: `{command('mark')}` finishes it"
         # Two independent listings are used, because a single listing may wrongly be empty.
@@ -122,10 +123,11 @@ class _Reasons:
         ):
             if manifests[SUCCESS].protection != PROTECTION_VERSION:
                 return (
-                    "its sweep did not finish, and goes on with no version but the one that made "
-                    f"its mark: remove {attempt.url} once nothing that it deleted is wanted back"
+                    "its sweep did not finish, and only the version of lakegc that made its mark "
+                    f"could continue it: remove {attempt.url} by hand once no object that it "
+                    "deleted is to be restored"
                 )
-            return f"its sweep did not finish: `{command('sweep')}` goes on"
+            return f"its sweep did not finish: `{command('sweep')}` continues it"
         return ""
 
     def approved(self) -> str:
@@ -139,7 +141,10 @@ class _Reasons:
         store = attempt.store()
         if not keys and APPROVALS in store.list_prefixes().prefixes:
             where = f"{attempt.url}/{APPROVALS}"
-            return f"nobody can tell whether its sweep is approved: {where} is there"
+            return (
+                f"it is not known whether its sweep is approved: {where} exists, but a listing "
+                "shows no file in it. Prune again"
+            )
         others = [Approval.from_bytes(store.get(key), f"{attempt.url}/{key}") for key in keys]
         for one in [*([] if approval is None else [approval]), *others]:
             if now < one.ends:
@@ -149,10 +154,11 @@ class _Reasons:
     def restored(self) -> str:
         """Objects of the run are pinned, or a restore was interrupted."""
         if self.attempt.run in self.around.pinned:
-            return "objects of it are pinned, since they were restored"
+            pins = command_line("pins", self.attempt.repository)
+            return f"restored objects of it are pinned: `{pins}` shows until when"
         ids = restores_of(self.run)
         if ids and not self.attempt.has(folder(ids[-1])):
-            return f"its restore {ids[-1]} did not finish"
+            return f"its restore {ids[-1]} did not finish: the same `lakegc restore` continues it"
         return ""
 
     def undoable(self) -> str:
@@ -162,10 +168,11 @@ class _Reasons:
         swept = self.run.manifests[SWEPT]
         recovery = swept.facts["recovery"]
         if recovery["kind"] == "nothing" and swept.facts.get("perhaps_kept"):
-            return "the store may have kept what an earlier try of its sweep deleted"
+            return "the store may have kept objects that an earlier try of its sweep deleted"
         if recovery["kind"] == "nothing" or not deleted_objects(swept):
             return ""
-        what = f"what its sweep deleted can be had back ({recovery['kind'].replace('_', ' ')})"
+        kind = recovery["kind"].replace("_", " ")
+        what = f"objects that its sweep deleted can be restored ({kind})"
         if recovery["kind"] == "trash":
             return self._in_trash(recovery["until"])
         days = _days(recovery, self.around.recovery)
@@ -176,8 +183,9 @@ class _Reasons:
 
     def _in_trash(self, until: str | None) -> str:
         if until is None or self.now < datetime.fromisoformat(until):
-            return f"what its sweep deleted is in the trash until {until or 'nobody knows when'}"
-        because = "the trash still holds what its sweep deleted"
+            end = f"until {until}" if until else "for an unknown time"
+            return f"objects that its sweep deleted are in the trash {end}"
+        because = "the trash still holds objects that its sweep deleted"
         # Each try to sweep has a folder in the trash that ends with the try's short name.
         names = tuple(f"-{name}" for name in self.run.folders_in(f"{SWEPT}/"))
         if any(folder.rstrip("/").endswith(names) for folder in self.around.trash):
@@ -201,14 +209,16 @@ class _Reasons:
         if recorded is not None and (where is None or recorded != where.url):
             # A backup that is not found at backup_url may be on a server that is not known here.
             return (
-                f"its backup is at {recorded}, and backup_url is {place or 'not set'}: set it to "
-                "where that was made, so that it can be seen whether it is there"
+                f"its backup was made at {recorded}, and backup_url is {place or 'not set'}: set "
+                "backup_url to the place of that backup, so that a prune can check whether it "
+                "still exists"
             )
         if where is None or place is None:
             if not self.run.has_files_in(f"{BACKUP}/"):
                 return ""
             return (
-                "a backup of it was begun, and backup_url is not set: set it to where that was made"
+                "a backup of it was begun, and backup_url is not set: set it to the place of that "
+                "backup"
             )
         # A store that cannot be listed raises here, so its backup is not taken for missing.
         found = open_store(place, stores).list_prefixes(f"{attempt.repository}/").prefixes

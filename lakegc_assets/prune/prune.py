@@ -109,15 +109,14 @@ class Pruned:
 
     def sentences(self, *, dry_run: bool) -> list[str]:
         """The result in sentences."""
-        name, gone = self.repository, "would go" if dry_run else "removed"
+        name, gone = self.repository, "would be removed" if dry_run else "removed"
         if self.problem:
             return [f"{name}: not pruned to the end: {self.problem}"]
         runs = {one.run: f"kept: {one.kept}" if one.kept else gone for one in self.runs}
-        leftover = f"{gone}: a prune that was killed had left some of it"
         outcomes = [
             *runs.items(),
-            *((run, leftover) for run in self.left),
-            *((run, f"{gone}: only Dagster knew of it") for run in self.forgotten),
+            *((run, f"{gone}: the rest of an interrupted prune") for run in self.left),
+            *((run, f"{gone}: it had only records in Dagster") for run in self.forgotten),
         ]
         lines = [f"{name}, run {run}: {what}" for run, what in outcomes]
         if self.cached:
@@ -191,7 +190,8 @@ def left_alone(root: ArtifactRoot, there: Iterable[Repository]) -> list[str]:
     """Sentences about artifacts of repositories that the server does not list."""
     names = {repository.id for repository in there}
     return [
-        f"the server names no repository {name!r}: if it is gone for good, remove {root.url}/{name}"
+        f"the server lists no repository {name!r}: if it was deleted, and nobody needs its runs "
+        f"and backups any more, remove {root.url}/{name} by hand"
         for name in root.repositories()
         if name not in names
     ]
@@ -205,8 +205,8 @@ def require_long(keep: timedelta) -> None:
     """
     if keep < LEAST:
         raise ConfigurationError(
-            f"keep_runs is {duration(keep)}, and {duration(LEAST)} are the least: what "
-            "was begun lately may still go on"
+            f"keep_runs is {duration(keep)}, and must be at least {duration(LEAST)}: younger runs "
+            "may still be active"
         )
 
 
@@ -242,13 +242,14 @@ class _Pruning:
     def _judged(self, found: Sequence[Run], now: datetime) -> list[RunVerdict]:
         """The decision about each run."""
         store, here = self.connections.store(), self.connections.namespace_url
+        root, repository = self.ctx.root, self.ctx.repository
         if read_hold(store) is not None:
-            because = f"the repository is on hold: `{hold_command(self.ctx)}` says why"
+            because = f"the repository is on hold: `{hold_command(self.ctx)}` shows why"
             return [RunVerdict(one.id, because) for one in found]
         around = NamespaceState.of(store, now)
         elsewhere = {
-            one.id: f"it is of {one.namespace}, and {self.ctx.repository!r} is at {here} now. "
-            "If nothing of it is needed, remove it by hand"
+            one.id: f"it is of {one.namespace}, and {repository!r} is at {here} now. If nothing of "
+            f"it is needed, remove {root.open(repository, one.id).url} by hand"
             for one in found
             if one.namespace and one.namespace != here
         }
@@ -306,7 +307,7 @@ class _Pruning:
                         require = partial(lease.require_held, self.connections.store())
                         remove_objects(store, [key for _, key, _ in batch], require)
         except (LakegcError, pa.ArrowException) as error:
-            notes = [f"some of what is cached stays: {error}"]
+            notes = [f"some cache files that nothing needs stay: {error}"]
         return replace(pruned, cached=count, cached_size=size, notes=notes)
 
 
@@ -322,6 +323,8 @@ def _last_marks(found: Sequence[Run], namespace: str) -> list[AttemptArtifacts]:
         if one.artifacts is not None and one.namespace == namespace and SUCCESS in one.finished
     ]
     if not marks:
-        raise IntegrityError("no mark tells what the next one will read")
+        raise IntegrityError(
+            "there is no finished mark, so it is not known which files the next mark reads"
+        )
     marks.sort(key=lambda mark: (mark[0], mark[1].run))
     return [attempt for _, attempt in marks[-SUCCESSES:]]

@@ -86,8 +86,8 @@ def _end(store: ObjectStore, attempts: Sequence[str], forget: Callable[[], None]
         for asset in (*MARK_ASSETS, SWEPT):
             if store.exists(f"{attempt}/{asset}/manifest.json"):
                 raise StorageError(
-                    f"a listing of {store.url}/{attempt} shows nothing, and {asset}/manifest.json "
-                    "is there: prune again"
+                    f"a listing of {store.url}/{attempt} shows nothing, but {asset}/manifest.json "
+                    "exists: prune again"
                 )
     forget()
     remove_objects(store, [PRUNING])
@@ -105,6 +105,7 @@ def _recorded(store: ObjectStore) -> list[str]:
         return []
     except (*DAMAGE, ConfigurationError) as error:
         raise IntegrityError(
-            f"{store.url}/{PRUNING} is damaged ({error}): nobody can tell what was to go. If "
-            "nothing of that run is needed, remove it by hand"
+            f"{store.url}/{PRUNING} is damaged ({error}): it is not known which files an "
+            "interrupted prune had to remove. If nothing of that run is needed, remove "
+            f"{store.url} by hand"
         ) from error

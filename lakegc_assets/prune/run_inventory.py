@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import Final
 
 from lakegc_assets.engine.tasks import thread_map
-from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
+from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.earlier_marks import ASSET as COMMITS
 from lakegc_assets.mark.earlier_marks import is_whole, unread_marks
 from lakegc_assets.prune.decisions import Listing, Run
@@ -78,7 +78,7 @@ def _look_at(root: ArtifactRoot, repository: str, name: str) -> Run | None:
         # A folder without an attempt is not a run.
         return None
     except IntegrityError as error:
-        return Run(name, "", _NEVER, needed=_unclear(error))
+        return Run(name, "", _NEVER, needed=unclear(root, repository, name, error))
     manifests: dict[str, Manifest] = {}
     needed = ""
     for asset in (*MARK_ASSETS, SWEPT):
@@ -86,17 +86,17 @@ def _look_at(root: ArtifactRoot, repository: str, name: str) -> Run | None:
             if (manifest := attempt.recorded_if_finished(asset)) is not None:
                 manifests[asset] = manifest
         except IntegrityError as error:
-            needed = needed or _unclear(error)
+            needed = needed or unclear(root, repository, name, error)
     listing = None
     try:
         listing = _listing(manifests.get(_LISTING))
     except (KeyError, ValueError, TypeError) as error:
-        needed = needed or _unclear(error)
+        needed = needed or unclear(root, repository, name, error)
     marks = [Earlier(attempt, manifests[COMMITS])] if COMMITS in manifests else []
     try:
         marks += [Earlier(one, one.recorded(COMMITS)) for one in before if one.has(COMMITS)]
     except IntegrityError as error:
-        needed = needed or _unclear(error)
+        needed = needed or unclear(root, repository, name, error)
     namespaces = {manifest.namespace for manifest in manifests.values()}
     namespaces = namespaces or {mark.manifest.namespace for mark in marks}
     if len(namespaces) > 1:
@@ -117,8 +117,13 @@ def _look_at(root: ArtifactRoot, repository: str, name: str) -> Run | None:
     )
 
 
-def _unclear(error: Exception) -> str:
-    return f"nobody can tell what of it is needed: {error}"
+def unclear(root: ArtifactRoot, repository: str, run: str, error: Exception) -> str:
+    """The reason why a run with unreadable artifacts stays."""
+    kind = "" if isinstance(error, LakegcError) else f"{type(error).__name__}: "
+    return (
+        f"it is not known whether it is needed ({kind}{error}). If nothing of this run is needed, "
+        f"remove {root.open(repository, run).url} by hand"
+    )
 
 
 def _stamped(name: str) -> datetime:
@@ -171,6 +176,6 @@ def _not_shown(attempt: AttemptArtifacts, run: Run) -> str:
     if not lacking:
         return ""
     return (
-        f"a listing of {attempt.url} does not show {lacking[0]}, so nobody can tell what else is "
-        "there. If nothing of this run is needed, remove it by hand"
+        f"a listing of {attempt.url} does not show {lacking[0]}, so it is not known what else is "
+        "there. If nothing of this run is needed, remove its folder by hand"
     )

@@ -216,7 +216,7 @@ def left(site: Site, repository: str) -> set[str]:
 def test_the_command_says_what_would_go_and_asks(past: Site) -> None:
     dry = lakegc("prune", "alpha", "--dry-run")
     assert dry.exit_code == 0, dry.output
-    assert "alpha, run old: would go\n" in dry.stdout
+    assert "alpha, run old: would be removed\n" in dry.stdout
     assert "alpha, run r1: kept: it is one of the last 3 marks\n" in dry.stdout
     assert "1 run, " in dry.stdout
     no = lakegc("prune", "alpha", answer="n\n")
@@ -249,7 +249,7 @@ def test_the_command_prunes_all_and_prints_json(past: Site) -> None:
     assert (runs["old"]["removed"], runs["old"]["kept"]) == (True, None)
     assert (runs["r3"]["removed"], runs["r3"]["kept"]) == (False, "it is one of the last 3 marks")
     (note,) = reported["notes"]
-    assert note.startswith("the server names no repository 'gone'")
+    assert note.startswith("the server lists no repository 'gone'")
     assert (Path(past.root.url) / "gone" / "x" / "attempt.json").exists()
     assert "old" not in left(past, "alpha") | left(past, "beta")
     assert by_name["beta"]["only_in_dagster"] == ["failed"]
@@ -267,14 +267,14 @@ def test_the_command_keeps_runs_as_long_as_the_policy_says(
     monkeypatch.setenv("LAKEGC_DEFS", str(file))
     assert "0 runs, " in lakegc("prune", "alpha", "--dry-run").stdout
     sooner = lakegc("prune", "alpha", "--dry-run", "--keep-runs", "40d")
-    assert "alpha, run old: would go\n" in sooner.stdout
+    assert "alpha, run old: would be removed\n" in sooner.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
         (["nowhere"], 2, "there is no repository 'nowhere'"),
-        (["alpha", "--keep-runs", "1d"], 2, "keep_runs is 1 day, and 2 days are the least"),
+        (["alpha", "--keep-runs", "1d"], 2, "keep_runs is 1 day, and must be at least 2 days"),
         (["alpha", "--keep-runs", "soon"], 2, "is not a duration"),
     ],
 )

@@ -198,7 +198,7 @@ def test_of_old_runs_that_nothing_needs_the_last_three_stay() -> None:
     ("change", "why"),
     [
         ({"needed": "its sweep is approved by Ada"}, "its sweep is approved by Ada"),
-        ({"restored": NOW - 0.05 * DAY}, "run '5' stands on what was listed and swept since"),
+        ({"restored": NOW - 0.05 * DAY}, "run '5' relies on listings and sweeps since"),
         ({"last": NOW - DAY}, "it is 1 day old"),
     ],
 )
@@ -274,8 +274,8 @@ def test_what_was_restored_since_the_last_clean_run_stays_where_others_look_by_n
     assert kept["101"] == kept["100"]
     assert kept["102"] == ""
     assert kept["60"] == "its listing is the latest"
-    assert kept["100"].startswith("run '60' stands on what was listed and swept since")
-    assert kept["200"].startswith("run '60' stands on what was listed and swept since")
+    assert kept["100"].startswith("run '60' relies on listings and sweeps since")
+    assert kept["200"].startswith("run '60' relies on listings and sweeps since")
 
 
 def test_listings_stay_that_later_marks_search_for_uploads_in_parts() -> None:
@@ -302,7 +302,7 @@ def test_listings_stay_that_later_marks_search_for_uploads_in_parts() -> None:
         *(run(f"{days}", days) for days in (5, 4, 3)),
     ]
     kept = judge(runs, KEEP, NOW)
-    because = "a later mark looks there for uploads in parts that were seen before"
+    because = "a later mark searches its listing for uploads in parts"
     searched = ("45, ended last", "44, by name", "40, within the hour", "35")
     assert [name for name, why in kept.items() if why == because] == [*searched]
     assert [name for name, why in kept.items() if not why] == ["60", "45, begun last"]

@@ -38,13 +38,13 @@ def _approved(estate: Estate) -> str:
 def _swept_by_half(estate: Estate) -> str:
     again(estate, assets=MARK_ASSETS)
     write_old(estate, "swept_set/ledger/a.parquet", b"whatever")
-    return "its sweep did not finish: `lakegc sweep repo --run old` goes on"
+    return "its sweep did not finish: `lakegc sweep repo --run old` continues it"
 
 
 def _swept_by_half_by_an_earlier_version(estate: Estate) -> str:
     again(estate, assets=MARK_ASSETS, protection=PROTECTION_VERSION - 1)
     write_old(estate, "swept_set/ledger/a.parquet", b"whatever")
-    return "its sweep did not finish, and goes on with no version but the one that made its mark"
+    return "its sweep did not finish, and only the version of lakegc that made its mark"
 
 
 def _published_by_half(estate: Estate) -> str:
@@ -57,7 +57,7 @@ def _published_by_half(estate: Estate) -> str:
 def _published_by_half_by_an_earlier_version(estate: Estate) -> str:
     _published_by_half(estate)
     again(estate, assets=MARK_ASSETS[:-1], protection=PROTECTION_VERSION - 1)
-    return "its mark was published, but not reported, and is finished by no version but the one"
+    return "its mark was published, but not reported, and only the version of lakegc that"
 
 
 def _restored_by_half(estate: Estate) -> str:
@@ -76,30 +76,30 @@ def _pinned(estate: Estate) -> str:
 def _undoable(estate: Estate) -> str:
     kept = {"kind": "soft_delete", "days": 100, "notice": "", "until": None}
     again(estate, recovery=kept)
-    return "what its sweep deleted can be had back (soft delete) until"
+    return "objects that its sweep deleted can be restored (soft delete) until"
 
 
 def _undoable_though_late(estate: Estate) -> str:
     """Stores let go a day or two behind their rules."""
     again(estate, recovery={"kind": "soft_delete", "days": AGE - 1, "notice": "", "until": None})
-    return "what its sweep deleted can be had back (soft delete) until"
+    return "objects that its sweep deleted can be restored (soft delete) until"
 
 
 def _undoable_though_found_missing(estate: Estate) -> str:
     """An earlier try of the sweep has deleted it."""
     kept = {"kind": "soft_delete", "days": 100, "notice": "", "until": None}
     again(estate, recovery=kept, outcomes={"already_missing": {"objects": 1, "bytes": 1}})
-    return "what its sweep deleted can be had back (soft delete) until"
+    return "objects that its sweep deleted can be restored (soft delete) until"
 
 
 def _undoable_for_ever(estate: Estate) -> str:
     again(estate, recovery={"kind": "versions", "days": None, "notice": "", "until": None})
-    return "what its sweep deleted can be had back (versions), until when is not known"
+    return "objects that its sweep deleted can be restored (versions), until when is not known"
 
 
 def _perhaps_undoable(estate: Estate) -> str:
     again(estate, perhaps_kept=1)
-    return "the store may have kept what an earlier try of its sweep deleted"
+    return "the store may have kept objects that an earlier try of its sweep deleted"
 
 
 def _in_trash(estate: Estate) -> str:
@@ -109,7 +109,7 @@ def _in_trash(estate: Estate) -> str:
     path = estate.lake.objects / TRASH / "20260101T000000Z-168h-0123456789abcdef/data/x"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"the only copy")
-    return "the trash still holds what its sweep deleted"
+    return "the trash still holds objects that its sweep deleted"
 
 
 def _backed_up(estate: Estate) -> str:
@@ -126,12 +126,12 @@ def _swept_with_backup(estate: Estate) -> str:
 
 def _damaged(estate: Estate) -> str:
     write_old(estate, "gc_report/manifest.json", b"{")
-    return "nobody can tell what of it is needed"
+    return "it is not known whether it is needed"
 
 
 def _of_another_version(estate: Estate) -> str:
     again(estate, recovery={"kind": "versions"})
-    return "nobody can tell what of it is needed: 'days'"
+    return "it is not known whether it is needed (KeyError: 'days')"
 
 
 def _change(estate: Estate, asset: str, change: dict[str, Any]) -> None:
@@ -142,7 +142,7 @@ def _change(estate: Estate, asset: str, change: dict[str, Any]) -> None:
 
 def _with_a_listing_of_another_version(estate: Estate) -> str:
     _change(estate, "store_listing", {"facts": {}})
-    return "nobody can tell what of it is needed: 'start'"
+    return "it is not known whether it is needed (KeyError: 'start')"
 
 
 def _of_two_namespaces(estate: Estate) -> str:
@@ -158,7 +158,7 @@ def _without_a_file(estate: Estate) -> str:
 
 def _unnamed(estate: Estate) -> str:
     (estate.artifacts() / "attempt.json").write_text("[]")
-    return "nobody can tell what of it is needed"
+    return "it is not known whether it is needed"
 
 
 def _elsewhere(estate: Estate) -> str:
@@ -256,7 +256,7 @@ def test_approvals_that_no_listing_shows_but_their_folder_keep_a_run(
                 yield rest
 
     monkeypatch.setattr(LocalStore, "list", listed)
-    assert estate.kept()[OLD].startswith("nobody can tell whether its sweep is approved")
+    assert estate.kept()[OLD].startswith("it is not known whether its sweep is approved")
 
 
 @pytest.mark.parametrize("method", ["list", "list_prefixes"])
@@ -300,7 +300,7 @@ def test_a_listing_that_lacks_files_is_not_believed(
             yield page.slice(0, page.num_rows - 1) if OLD in store.url else page
 
     monkeypatch.setattr(LocalStore, "list", cut)
-    assert "so nobody can tell what else is there" in estate.kept()[OLD]
+    assert "so it is not known what else is there" in estate.kept()[OLD]
     monkeypatch.undo()
     assert estate.of() == before
 
@@ -320,7 +320,7 @@ def test_a_sweep_that_the_present_mark_leaves_out_stays(estate: Estate) -> None:
     old = estate.root.attempt(REPOSITORY, OLD).attempt
     manifest["facts"]["swept_since"] = [[OLD, old]]
     attempt.store().put("store_listing/manifest.json", json.dumps(manifest).encode())
-    assert estate.kept()[OLD] == f"run {RUN!r} leaves out what its sweep deleted"
+    assert estate.kept()[OLD] == f"the listing of run {RUN!r} leaves out objects that it deleted"
 
 
 def test_the_ledger_tells_that_the_trash_is_there_where_a_listing_does_not(
@@ -339,7 +339,7 @@ def test_the_ledger_tells_that_the_trash_is_there_where_a_listing_does_not(
         return found._replace(prefixes=[]) if prefix == TRASH else found
 
     monkeypatch.setattr(LocalStore, "list_prefixes", nothing)
-    assert estate.kept()[OLD] == "the trash still holds what its sweep deleted"
+    assert estate.kept()[OLD] == "the trash still holds objects that its sweep deleted"
     (estate.lake.objects / place).unlink()
     assert estate.kept()[OLD] == ""
 

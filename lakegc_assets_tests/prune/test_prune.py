@@ -232,5 +232,5 @@ def test_of_a_repository_that_was_never_marked_there_is_nothing_to_tell(
 
 
 def test_too_short_a_time_is_refused(estate: Estate) -> None:
-    with pytest.raises(ConfigurationError, match="2 days are the least"):
+    with pytest.raises(ConfigurationError, match="must be at least 2 days"):
         prune(estate.context(), timedelta(hours=47), NoRecords(), dry_run=True)

@@ -86,4 +86,4 @@ def test_commits_of_an_earlier_attempt_that_nobody_can_read_keep_their_run(
     long_ago(root, "late", 70)
     attempt.store().put("active_commits/manifest.json", b"{")
     found = {one.id: one.needed for one in look(root, REPOSITORY, set())}
-    assert found["again"].startswith("nobody can tell what of it is needed: ")
+    assert found["again"].startswith("it is not known whether it is needed (")
