@@ -35,10 +35,14 @@ OUTCOMES: Final = schema(
     "detail string, version string, at timestamp not null"
 )
 _ROWS: Final = 100_000
+_UNKNOWN: Final = (
+    "it is not known what this removal had to remove and where its copies are. Until this file is "
+    "restored, or the folder of the removal is removed by hand, no namespace can be removed"
+)
 
 
 @dataclass(frozen=True)
-class Removal(JsonRecord, damaged="nobody can tell what was to go"):
+class Removal(JsonRecord, damaged=_UNKNOWN):
     """A removal that has begun."""
 
     #: Id that sorts by time.

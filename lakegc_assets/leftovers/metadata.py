@@ -85,8 +85,8 @@ def _read_dump_of(connections: Connections, metarange_id: str, listed: Collectio
     metarange = _read_dumps(connections, [metarange_id])
     if missing := sorted({metarange_id, *metarange.ranges} - set(listed)):
         raise IntegrityError(
-            f"{connections.table_url(missing[0])}, which lakeFS has just written, "
-            "is not listed: run again"
+            f"{connections.table_url(missing[0])}, which lakeFS has just written, is not in the "
+            "listing: run again"
         )
     return _joined([metarange, _read_dumps(connections, metarange.ranges)])
 
@@ -98,13 +98,13 @@ def _joined(found: Collection[Dumped]) -> Dumped:
 
 
 def _read(connections: Connections, table_id: str) -> Dumped:
-    data = connections.fetch_table(table_id)
-    entity, table = _table(data, connections.table_url(table_id))
+    url = connections.table_url(table_id)
+    entity, table = _table(connections.fetch_table(table_id), url)
     named = {one.decode() for record in table.records for one in _ID.findall(record.value)}
     ids = {r.identity.decode() for r in table.records if _PLAIN_ID.fullmatch(r.identity)}
     if table.properties["type"] == b"metaranges":
         if len(ids) != len(table.records):
-            raise IntegrityError(f"the dump {table_id} names its ranges in an unknown form")
+            raise _unknown_form(url, "it names its ranges in another form")
         return Dumped(ranges=frozenset(ids), named=frozenset(named | ids))
     if entity != "commit":
         # The identity of a branch or tag is its commit.
@@ -112,15 +112,22 @@ def _read(connections: Connections, table_id: str) -> Dumped:
     try:
         commits = [decode_commit_data(record.value) for record in table.records]
     except ValueError as error:
-        raise IntegrityError(f"the dump {table_id} has a damaged commit: {error}") from error
+        raise _unknown_form(url, f"a commit in it cannot be decoded ({error})") from error
     metaranges = {one.metarange_id for one in commits} - {""}
     if not metaranges <= named:
-        raise IntegrityError(f"the dump {table_id} names metaranges in an unknown form")
+        raise _unknown_form(url, "it names metaranges in another form")
     return Dumped(
         commits=frozenset(one.id for one in commits),
         needed=frozenset(parent for one in commits for parent in one.parents),
         metaranges=frozenset(metaranges),
         named=frozenset(named | ids),
+    )
+
+
+def _unknown_form(url: str, what: str) -> IntegrityError:
+    return IntegrityError(
+        f"{url} is not a dump as this lakegc knows it: {what}. A newer lakeFS may have written it. "
+        "Report this with the file and the version of the server"
     )
 
 
@@ -234,8 +241,8 @@ def _known(ctx: RunContext, before: Collection[str]) -> _Known:
     tables = all_tables(ctx, ())
     for error in tables.unreadable.values():
         raise IntegrityError(
-            f"{error}. It may be a metarange, so that nobody knows what is unreferenced: restore "
-            "it, or remove it if it was never lakeFS's"
+            f"{error}. It may be a metarange, so it is not known what is unreferenced: restore it, "
+            "or remove it if lakeFS never wrote it"
         ) from error
     dumps, metaranges = _of_kind(tables, "refs"), _of_kind(tables, "metaranges")
     dumped = {i: _read_dump_of(ctx.connections, i, dumps) for i in dump.metaranges}
@@ -245,13 +252,13 @@ def _known(ctx: RunContext, before: Collection[str]) -> _Known:
     if missing := sorted((commits.needed | set(before)) - commits.commits):
         raise IntegrityError(
             f"the server's list of all commits of {ctx.repository!r} lacks {missing[0]}, which "
-            "the log of a branch or tag, a child or an earlier list has: it is not whole, and "
+            "the log of a branch or tag, a child or an earlier list has: it is incomplete, and "
             "nothing is known to be unreferenced. Run again"
         )
     if missing := sorted(commits.metaranges - metaranges):
         raise IntegrityError(
-            f"{ctx.connections.table_url(missing[0])}, the metarange of a commit, is "
-            "not listed: what it names would be taken for unreferenced. If it is in the store, run "
+            f"{ctx.connections.table_url(missing[0])}, the metarange of a commit, is not in the "
+            "listing: its ranges would be taken for unreferenced. If it is in the store, run "
             "again; else restore it"
         )
     return _Known(

@@ -58,9 +58,9 @@ def plan_namespace(server: Server, url: str, *, unclaimed: bool) -> Plan:
         raise RefusedError(f"{place.url()} stays: {found.stays}")
     if found.server != OURS and not unclaimed:
         raise RefusedError(
-            f"{place.url()} stays: nothing in it says that this server had it, and another lakeFS "
+            f"{place.url()} stays: nothing in it shows that this server had it, and another lakeFS "
             "server may use it. If you know that none does, and these credentials see all "
-            "repositories, say so with --unclaimed"
+            "repositories, add --unclaimed"
         )
     keys = listed["key"]
     of_lakefs = pc.cast(pc.starts_with(keys, _LAKEFS), pa.int8())
@@ -107,7 +107,8 @@ def _require_nobodys(server: Server, place: StorageNamespace) -> None:
     """
     if owner := server.owner_of(place, _repositories_beside(server, place)):
         raise RefusedError(
-            f"{place.url()} stays: repository {owner.id!r} has it, in it or around it"
+            f"{place.url()} stays: the storage namespace of repository {owner.id!r} "
+            f"({owner.storage_namespace}) is at, in or around it"
         )
 
 
@@ -124,7 +125,7 @@ def named_by(server: Server, place: StorageNamespace) -> str:
             namespace = StorageNamespace.parse(one.storage_namespace)
             other = Other(one, ctx.connections_of(one.id, namespace))
             if where := _named_in(server, ctx, other, place):
-                return f"repository {one.id!r} names objects in it, or may, {where}"
+                return f"repository {one.id!r} names, or may name, objects in it, {where}"
     return ""
 
 

@@ -25,12 +25,13 @@ from lakegc_assets.mark.installation import known_server
 from lakegc_assets.recovery.backup_location import overlapping
 from lakegc_assets.run.context import placed
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.sweep.lease_record import describe
 from lakegc_assets.wording import counted
 
 #: Age of the newest object below which a namespace may be in use.
 MIN_AGE: Final = timedelta(days=30)
 #: Owners of a namespace, by its marker.
-OURS, OTHERS, NOBODY_KNOWS = "this server", "another server", "nobody knows"
+OURS, OTHERS, NOBODY_KNOWS = "this server", "another server", "not known"
 #: Depth of folders below a root that are searched: lakeFS allows any depth, people use few levels.
 _DEPTH: Final = 4
 #: Number of objects directly in a folder above which the folder cannot hold namespaces.
@@ -125,9 +126,9 @@ def read_namespace(server: Server, place: StorageNamespace) -> LeftoverNamespace
 def _not_lakefs(objects: int, strange: Sequence[str], *, is_namespace: bool) -> str:
     """The reason why a folder may hold objects that lakeFS did not write; empty without one."""
     if strange:
-        return f"it holds what lakeFS does not write there: {strange[0]!r}"
+        return f"it holds an object that lakeFS does not write there: {strange[0]!r}"
     if objects and not is_namespace:
-        return f"nothing in it says that it is a namespace: neither {_OWN_FOLDER} nor {_OWN_OBJECT}"
+        return f"it has neither {_OWN_FOLDER} nor {_OWN_OBJECT}, so it may be no namespace"
     return ""
 
 
@@ -136,9 +137,12 @@ def _stays(
 ) -> str:
     """The reason why a namespace must stay, despite a request to remove it; empty without one."""
     if whose == OTHERS:
-        return "by its server.json another lakeFS server collects it, or this one that hides its id"
+        return (
+            "its server.json names another lakeFS server, or this one, which does not show its id"
+        )
     if newest is not None and (age := store.server_time() - newest) < MIN_AGE:
-        return f"its newest object is {counted(max(age.days, 0), 'day')} old"
+        days = counted(max(age.days, 0), "day")
+        return f"its newest object is {days} old, and must be older than {MIN_AGE.days} days"
     return guarded(server, place) or _around(server, place)
 
 
@@ -146,12 +150,12 @@ def guarded(server: Server, place: StorageNamespace) -> str:
     """The hold or lease of a namespace that forbids a removal; empty without one."""
     guards = read_guards(place.url(), server.root.stores)
     if guards.problem:
-        return f"whether it is on hold cannot be known: {guards.problem}"
+        return f"it is not known whether it is on hold: {guards.problem}"
     if guards.hold is not None:
         return f"it is on hold: {guards.url}"
     if guards.lease_problem:
-        return f"whether somebody is at work on it cannot be known: {guards.lease_problem}"
-    return "" if guards.lease is None else f"somebody is at work on it: {guards.lease}"
+        return f"it is not known whether somebody works on it: {guards.lease_problem}"
+    return "" if guards.lease is None else f"{describe(guards.lease.owner)} works on it"
 
 
 def _around(server: Server, place: StorageNamespace) -> str:
@@ -196,8 +200,8 @@ def _namespaces_below(
                 yield place
             elif not _is_at(server, owner, place):
                 raise ConfigurationError(
-                    f"it looks like a namespace, and that of repository {owner.id!r} is in "
-                    "it or around it"
+                    f"it looks like a namespace, but the namespace of repository {owner.id!r} is "
+                    "in it or around it"
                 )
         except LakegcError as error:
             if not folder:
@@ -216,7 +220,10 @@ def _owned(root: StorageNamespace, repositories: Sequence[Repository]) -> set[st
         if root.is_same_kind(one.storage_namespace):
             namespace = StorageNamespace.parse(one.storage_namespace)
             if namespace.overlaps(root) and len(namespace.prefix) < len(root.prefix):
-                raise ConfigurationError(f"the root lies in the namespace of repository {one.id!r}")
+                raise ConfigurationError(
+                    f"the root lies in the namespace of repository {one.id!r}: remove it from "
+                    "namespace_roots or --root"
+                )
             owned.add(namespace.url())
     return owned
 
@@ -236,7 +243,7 @@ def _level(store: ObjectStore, folder: str, depth: int) -> list[str] | None:
         StorageError: the folder cannot be listed.
     """
     if "//" in f"/{folder}":
-        raise ConfigurationError(f"it was not looked into: {folder!r} has a segment without a name")
+        raise ConfigurationError(f"it was not searched: {folder!r} has a segment without a name")
     level = store.list_prefixes(folder, max_objects=_MOST_OBJECTS)
     names = {one.key.removeprefix(folder) for one in level.objects}
     below = {prefix.removeprefix(folder) for prefix in level.prefixes}
@@ -244,8 +251,9 @@ def _level(store: ObjectStore, folder: str, depth: int) -> list[str] | None:
         return None
     if len(names) > _MOST_OBJECTS or (below and depth == _DEPTH):
         raise ConfigurationError(
-            f"it was not looked into: it is {depth} folders deep, or holds more than "
-            f"{_MOST_OBJECTS:,} objects. If namespaces are below it, name it as a root"
+            f"it was not searched: it is {depth} folders deep, or holds more than "
+            f"{_MOST_OBJECTS:,} objects. If namespaces are below it, add it to namespace_roots or "
+            "--root"
         )
     return level.prefixes
 

@@ -41,7 +41,7 @@ from lakegc_assets.wording import counted
 #: File next to the copies that names their removal. lakeFS writes nothing below this folder.
 COPIES: Final = f"{FOLDER}removal.json"
 #: Advice after the store refused a delete.
-AGAIN: Final = "Remove it again"
+AGAIN: Final = "Correct the cause, then repeat the removal: it removes the rest"
 _LAKEFS: Final = "_lakefs/"
 _BATCH: Final = 1000
 _THREADS: Final = 8
@@ -95,8 +95,9 @@ class Plan:
         """
         if self.id != plan_id:
             raise RefusedError(
-                f"what is left over of {self.where} is not what was confirmed ({plan_id}), but "
-                f"{counted(self.rows.num_rows, 'object')} ({self.id}): look at it again"
+                f"the leftovers of {self.where} are not those that were confirmed ({plan_id}), but "
+                f"{counted(self.rows.num_rows, 'object')} ({self.id}). Nothing was removed. Repeat "
+                "the command, and check them again"
             )
 
 
@@ -146,8 +147,8 @@ def _safeguard(server: Server, plan: Plan, choices: Choices, removal_id: str) ->
         recovery = probe_recovery(plan.store, f"{PROBES}{removal_id}/", None)
         if recovery.kind not in _KEPT:
             raise RefusedError(
-                f"{recovery.notice}. So what is removed would be gone for good: name a place for "
-                "copies with --backup URL, or do without them with --without-backup"
+                f"{recovery.notice}. So removed objects would be lost for good: name a place for "
+                "copies with --backup URL, or accept this with --without-backup"
             )
     return Safeguard(condition=probe_conditions(plan.store, PROBES))
 
@@ -202,12 +203,12 @@ def _begun(server: Server, plan: Plan, choices: Choices) -> tuple[Ledger, Safegu
         LakegcError: see ``_safeguard``; or the plan could not be recorded.
     """
     if choices.backup_url and choices.without_backup:
-        raise ConfigurationError("a backup is wanted, and none: --backup or --without-backup")
+        raise ConfigurationError("give either --backup or --without-backup, not both")
     removal_id = new_removal_id()
     if plan.kind == "uploads":
         if choices.backup_url:
             raise ConfigurationError(
-                "the parts of an upload cannot be read, nor copied: no --backup"
+                "the parts of an upload cannot be read, nor copied: leave --backup out"
             )
         protection = Safeguard()
     else:
@@ -296,9 +297,10 @@ def _require_nothing_new(plan: Plan, following: pa.Table, totals: Counter[str]) 
 def _written(plan: Plan, key: str, why: str, totals: Counter[str]) -> RefusedError:
     removed = counted(totals["deleted"], "object was", "objects were")
     return RefusedError(
-        f"{plan.where} stays: somebody writes there, for {key!r} is not what was planned: {why}. "
-        f"{removed} removed before that was seen, and what tells whose namespace it is stays. Find "
-        "out who writes there; when nobody does any more, look at it again with `lakegc leftovers`"
+        f"the rest of {plan.where} stays: {key!r} differs from the plan ({why}), so somebody "
+        f"writes there. {removed} removed before that was seen; the files that name its server and "
+        "repository stay. Find out who writes there. When nobody does any more, run `lakegc "
+        "leftovers` again"
     )
 
 

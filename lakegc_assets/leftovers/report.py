@@ -14,7 +14,11 @@ from lakegc_assets.leftovers.metadata import (
     is_accounted_for,
     unreferenced_tables,
 )
-from lakegc_assets.leftovers.namespaces import LeftoverNamespace, leftover_namespaces
+from lakegc_assets.leftovers.namespaces import (
+    NOBODY_KNOWS,
+    LeftoverNamespace,
+    leftover_namespaces,
+)
 from lakegc_assets.leftovers.retained import RetainedObjects, retained_objects
 from lakegc_assets.leftovers.server import Problem, Server, noting
 from lakegc_assets.leftovers.uploads import (
@@ -68,7 +72,7 @@ class Leftovers:
                 ("namespace", "repository", "of", "objects", "size", "newest", "stays"),
                 self.namespaces,
                 lambda one: (
-                    *(one.url, one.repository or "nobody knows", one.server, one.objects),
+                    *(one.url, one.repository or NOBODY_KNOWS, one.server, one.objects),
                     *(human_bytes(one.size), f"{one.newest:%Y-%m-%d}" if one.newest else "never"),
                     one.stays or "may be removed",
                 ),
@@ -108,7 +112,7 @@ class Leftovers:
             "removals that did not end": Table(
                 ("removal", "kind", "where", "by"),
                 [(one.id, one.kind, one.where, one.by) for one in self.removals],
-                note="remove these again",
+                note="run the same `lakegc leftovers remove` again: it finishes them",
             ),
         }
 

@@ -28,8 +28,9 @@ NOT_COUNTED: Final = {
 }
 #: Reasons why no rule is proposed, by the kind of the store.
 _NO_RULE: Final = {
-    "azure": "no rule is proposed: Azure's count from when a version was written, and one would "
-    "remove at its next run what was deleted just now and is old, and with it an undo",
+    "azure": "no rule is proposed: Azure's rules count from the time at which a version was "
+    "written, so a rule would soon remove old objects that were deleted just now, and with them "
+    "the undo",
 }
 
 
@@ -79,7 +80,7 @@ def retained_objects(
 def _locks(held: Retained, scheme: str) -> str:
     """The locks that protect objects even from a life-cycle rule, in words."""
     if held.locked is None:
-        return "nobody may read here which of it is locked"
+        return "these credentials may not read which of the objects are locked"
     if not held.locked:
         return ""
     until = f", the last lock until {held.locked_until:%Y-%m-%d}" if held.locked_until else ""

@@ -23,7 +23,7 @@ from lakegc_assets.storage.opening import open_store
 _LOCAL: Final = "local://"
 _LOCAL_ROOT: Final = StorageNamespace("local", "", "")
 _NOT_WHOLE: Final = (
-    "the list of repositories is not whole: these credentials need fs:ListRepositories on *"
+    "the list of repositories is incomplete: these credentials need fs:ListRepositories on *"
 )
 
 
@@ -77,7 +77,7 @@ class Server:
         found = self.repositories()
         for name in sorted({*self.root.repositories(), *names} - {one.id for one in found}):
             if self.client.may_have_repository(name):
-                raise RefusedError(f"{_NOT_WHOLE}. It lacks {name!r}, which may be there")
+                raise RefusedError(f"{_NOT_WHOLE}. It lacks {name!r}, which may exist")
         if not found:
             raise RefusedError(f"{_NOT_WHOLE}. It is empty")
         return found

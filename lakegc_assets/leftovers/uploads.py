@@ -178,7 +178,7 @@ def _aborted(
     if upload is None or upload.key != key:
         return DeleteOutcome(key, "already_missing", None, "it was completed or aborted")
     if upload.newest >= before:
-        return DeleteOutcome(key, "spared", None, f"somebody has gone on with it: {upload.newest}")
+        return DeleteOutcome(key, "spared", None, f"it was continued at {upload.newest}")
     try:
         gone = not store.abort_upload(upload)
     except LakegcError as error:

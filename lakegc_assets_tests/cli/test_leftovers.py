@@ -30,7 +30,7 @@ def test_leftovers_are_shown(reported: Site, monkeypatch: pytest.MonkeyPatch) ->
     both = lakegc("leftovers", "--server", "--repository", "lasting")
     say(both, 2, "--server reads all repositories")
     shown = lakegc("leftovers", "--root", "local://team")
-    say(shown, 0, "  local://team/gone\tnobody knows\t", "\t2\t", "\tits newest")
+    say(shown, 0, "  local://team/gone\tnot known\t", "\t2\t", "\tits newest")
     monkeypatch.setenv("LAKEGC_NAMESPACE_ROOTS", "local://team, local://no-such")
     found = json.loads(lakegc("leftovers", "--json").stdout)
     assert [one["objects"] for one in found["namespaces"]] == [2]
@@ -48,7 +48,7 @@ def test_a_place_that_cannot_be_looked_at_is_named_and_the_others_are_shown(repo
 def test_a_namespace_is_removed_by_who_says_so(reported: Site, tmp_path: Path) -> None:
     age(reported.namespace("team/gone"), 31)
     options: tuple[str, ...] = ("leftovers", "remove", "namespace", "local://team/gone")
-    say(lakegc(*options, "--dry-run"), 3, "nothing in it says that this server had it")
+    say(lakegc(*options, "--dry-run"), 3, "nothing in it shows that this server had it")
     options = (*options, "--unclaimed", "--backup", str(tmp_path / "copies"))
     dry = lakegc(*options, "--dry-run", "--json")
     say(dry, 0)
@@ -59,7 +59,7 @@ def test_a_namespace_is_removed_by_who_says_so(reported: Site, tmp_path: Path) -
         3,
         "--json asks for no confirmation: give --dry-run, or --yes --id ID",
     )
-    say(lakegc(*options, "--yes", "--id", "another"), 3, "is not what was confirmed")
+    say(lakegc(*options, "--yes", "--id", "another"), 3, "are not those that were confirmed")
     aborted = lakegc(*options, answer="n\n")
     assert "Remove it?" in aborted.output
     assert lakegc(*options, "--dry-run", "--json").stdout == dry.stdout

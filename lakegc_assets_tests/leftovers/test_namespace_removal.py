@@ -114,7 +114,7 @@ def test_copies_are_never_left_over(old: Path, server: Server, tmp_path: Path) -
 def test_what_keeps_it(
     lake: SmallLake, old: Path, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.raises(RefusedError, match="say so with --unclaimed"):
+    with pytest.raises(RefusedError, match="add --unclaimed"):
         plan_namespace(server, URL, unclaimed=False)
     with pytest.raises(RefusedError, match="name a place for copies with --backup URL"):
         remove(server)
@@ -123,11 +123,13 @@ def test_what_keeps_it(
             remove(server, place)
     with pytest.raises(ConfigurationError, match="would lie in what is removed"):
         remove(replace(server, namespace_roots=()), old / "copies")
-    with pytest.raises(ConfigurationError, match="a backup is wanted, and none"):
+    with pytest.raises(ConfigurationError, match="either --backup or --without-backup"):
         remove(server, tmp_path / "x", without=True)
     (tmp_path / "x/_lakefs").mkdir(parents=True)
     (tmp_path / "x/_lakefs/dummy").touch()
-    with pytest.raises(ConfigurationError, match="in a storage namespace, of whatever lakeFS"):
+    with pytest.raises(
+        ConfigurationError, match="in a storage namespace, perhaps of another lakeFS"
+    ):
         remove(server, tmp_path / "x")
     demanding = replace(server, context=with_backups(server, str(tmp_path / "x")))
     with pytest.raises(RefusedError, match="backup_url is set"):
@@ -138,7 +140,7 @@ def test_what_keeps_it(
     with pytest.raises(RefusedError, match="0 days old"):
         remove_namespace(server, URL, confirmed, unclaimed=True)
     age(old, 31)
-    with pytest.raises(RefusedError, match="is not what was confirmed"):
+    with pytest.raises(RefusedError, match="are not those that were confirmed"):
         remove_namespace(server, URL, confirmed, unclaimed=True)
 
     def create_and_copy(*args: Any, **options: Any) -> None:
@@ -242,7 +244,7 @@ def test_the_repository_of_its_marker_must_be_gone(
 
 def test_a_folder_that_is_no_namespace_stays(old: Path, server: Server) -> None:
     shutil.rmtree(old / "_lakefs")
-    with pytest.raises(RefusedError, match="nothing in it says that it is a namespace"):
+    with pytest.raises(RefusedError, match="so it may be no namespace"):
         plan_namespace(server, URL, unclaimed=True)
 
 
@@ -273,7 +275,7 @@ def test_a_lease_that_nobody_can_read_keeps_it(old: Path, server: Server) -> Non
     lease.parent.mkdir(parents=True, exist_ok=True)
     lease.write_text("{damaged")
     age(old, 31)
-    with pytest.raises(RefusedError, match="whether somebody is at work on it cannot be known"):
+    with pytest.raises(RefusedError, match="it is not known whether somebody works on it"):
         plan_namespace(server, URL, unclaimed=True)
 
 
@@ -281,7 +283,7 @@ def test_who_is_at_work_on_it_keeps_it(old: Path, server: Server) -> None:
     place = StorageNamespace.parse(URL)
     assert old.exists()
     with repository_lease(server.open(URL), {"run": "r"}, duration=timedelta(minutes=3)):
-        assert guarded(server, place).startswith("somebody is at work on it: ")
+        assert guarded(server, place) == "somebody works on it"
     assert guarded(server, place) == ""
 
 
@@ -300,7 +302,7 @@ def test_an_object_that_is_another_since_the_confirmation_keeps_it(
     wanted = choices(server, without=True)
     age(old, 32)
     before = contents(old)
-    with pytest.raises(RefusedError, match="is not what was confirmed"):
+    with pytest.raises(RefusedError, match="are not those that were confirmed"):
         remove_namespace(server, URL, wanted, unclaimed=True)
     assert contents(old) == before
 
@@ -358,7 +360,9 @@ def test_what_another_repository_has_imported_keeps_it(
         lake.commit(branch)
     if branch == "gone":
         lake.client.delete_branch(REPOSITORY, "gone")
-    with pytest.raises(RefusedError, match=f"repository 'repo' names objects in it, .*{where}"):
+    with pytest.raises(
+        RefusedError, match=f"repository 'repo' names, or may name, objects in it, .*{where}"
+    ):
         remove(server, without=True)
     assert address in contents(old)
 
@@ -505,7 +509,9 @@ def test_what_somebody_writes_meanwhile_ends_it(
             patch.setattr("lakegc_assets.leftovers.namespace_removal.guarded", look)
         else:
             patch.setattr(LocalStore, "delete_many", delete)
-        with pytest.raises(RefusedError, match=f"somebody writes there, for '.*{why}") as raised:
+        with pytest.raises(
+            RefusedError, match=f"differs from the plan .*{why}.*somebody writes there"
+        ) as raised:
             remove_namespace(server, URL, wanted, unclaimed=True)
     (key,) = written
     assert repr(key) in str(raised.value)

@@ -49,7 +49,7 @@ def test_its_marker_tells_whose_it_was(
         assert ("another lakeFS server" in found.stays) == (whose == OTHERS)
     mark_as(lake.server.objects_dir / "team/old", "mine")
     monkeypatch.setattr(LakeFSClient, "installation_id", lambda _: None)
-    assert "this one that hides its id" in only(server).stays
+    assert "this one, which does not show its id" in only(server).stays
 
 
 def test_no_repositorys_namespace_is_one(lake: SmallLake, server: Server) -> None:

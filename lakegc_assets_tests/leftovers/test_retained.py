@@ -64,7 +64,7 @@ def test_no_rule_is_proposed_that_would_end_an_undo_at_once() -> None:
     """Azure's rules for versions count from when one was written: what is swept is mostly older."""
     (found,), problems = retained_objects(cast("Server", _Versioned()))
     assert (found.objects, found.days, found.rule, problems) == (1, None, "", [])
-    assert "no rule is proposed: Azure's count from when a version was written" in found.notice
+    assert "no rule is proposed: Azure's rules count from the time" in found.notice
 
 
 def test_the_trash_of_a_repository_is_told(server: Server) -> None:
@@ -88,7 +88,7 @@ def test_the_trash_of_a_repository_is_told(server: Server) -> None:
             "2 objects .*, the last lock until 2099-01-02",
         ),
         (1, None, "1 object locked or on legal hold$"),
-        (None, None, "nobody may read here which of it is locked"),
+        (None, None, "these credentials may not read which of the objects are locked"),
     ],
 )
 def test_locks_are_told(

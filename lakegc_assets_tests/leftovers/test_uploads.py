@@ -109,7 +109,7 @@ def test_only_uploads_are_aborted_that_nobody_goes_on_with(
     other = Collector("another", REPOSITORY, 1)
     for key, text, why in (
         (HOLD, "{}", "it is on hold"),
-        (LEASE, "{damaged", "whether somebody is at work on it cannot be known"),
+        (LEASE, "{damaged", "it is not known whether somebody works on it"),
         (MARKER, json.dumps(asdict(other)), "is collected by another lakeFS server"),
     ):
         store.put(key, text.encode())
