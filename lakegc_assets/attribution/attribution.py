@@ -163,7 +163,8 @@ def _commits(ctx: RunContext, attempt: AttemptArtifacts, chain: Mapping[str, Man
         if missing := [name for name in needed if name not in table.column_names]:
             raise IntegrityError(
                 f"{attempt.url}/active_commits has no {', '.join(missing)}: an earlier version "
-                "made it, and nobody can tell whose its bytes are. Mark again"
+                "made it, so its bytes cannot be attributed to branches. Mark again under another "
+                "run id"
             )
         found: list[dict[str, Any]] = table.to_pylist()
         return found
@@ -323,33 +324,33 @@ def _coverage(chain: Mapping[str, Manifest], unread: int) -> list[str]:
     if listing.mode == "committed":
         named = counted(int(listing.facts.get("named", 0)), "object")
         limits.append(
-            f"the mark is of the mode committed: it looked only at the {named} that ranges of "
-            "expired commits name and no active commit does; nothing else of the store is here"
+            f"the mark is of the mode committed: it read only the {named} that ranges of expired "
+            "commits name and no active commit holds; no other object of the store is included"
         )
     if listing.facts.get("mode") == "optimized":
         limits.append(
-            f"{counted(int(listing.facts['carried']), 'object')} were not listed anew, but taken "
-            f"over from the run {listing.facts['clean_run']} and those since"
+            f"{counted(int(listing.facts['carried']), 'object')} were not listed again, but taken "
+            f"from the run {listing.facts['clean_run']} and the runs since"
         )
     if skipped := len(listing.facts.get("skipped_slices", ())):
         limits.append(
             f"{counted(skipped, 'slice was', 'slices were')} made after the cutoff and not listed: "
-            "what such slices hold is in no class"
+            "their objects are in no class"
         )
     if every_range(listing, chain["active_commits"].facts["rules"]):
         limits.append(
-            "every range below _lakefs/ counts as live, whatever commit has it: what none has "
-            "that is active is kept by no branch, and deleting a branch frees nothing"
+            "every range below _lakefs/ counts as live, whichever commit has it: no branch keeps "
+            "the objects of ranges without an active commit, and deleting a branch frees nothing"
         )
     if below := chain["committed_addresses"].facts.get(PATH_RANGES, 0):
         limits.append(
-            f"of {counted(below, 'range')} only what lies below the paths of rules is kept: that "
-            "counts as committed, and is attributed to nobody"
+            f"of {counted(below, 'range')} only the objects below the paths of rules are kept: "
+            "they count as committed, and are attributed to nobody"
         )
     if unread:
         limits.append(
             f"{counted(unread, 'range is', 'ranges are')} not in the cache of decoded ranges, and "
-            "not read for this: what only they hold is attributed to nobody, and what is said to "
-            "be of one branch only may be shared"
+            "not read for this: objects that only they hold are attributed to nobody, and objects "
+            "that are shown for one branch only may be shared"
         )
     return limits

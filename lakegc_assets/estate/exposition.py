@@ -61,28 +61,28 @@ _GAUGES: Final[tuple[_Described, ...]] = (
      lambda r: [(r.standing.state == ON_HOLD,)]),
     ("unreadable_runs", "Runs whose artifacts are damaged or cannot be read.", (),
      lambda r: [(r.unreadable,)]),
-    ("last_success_timestamp_seconds", "When the last mark or sweep was finished.", ("stage",),
+    ("last_success_timestamp_seconds", "End of the last mark or sweep.", ("stage",),
      lambda r: [
          (stage, at.timestamp())
          for stage, at in (("mark", r.standing.last_mark), ("sweep", r.standing.last_sweep))
          if at is not None
      ]),
-    *_pair("stored", "that the store held when it was listed last, without what was swept",
+    *_pair("stored", "in the last listing of the store, without those that sweeps have deleted",
            lambda r: [(_total(r.standing.objects, r.standing.size),)]),
-    *_pair("garbage", "that the last mark names and no sweep of it is done with",
+    *_pair("garbage", "of the last mark that no sweep of it has finished with",
            lambda r: [(_total(r.standing.garbage, r.standing.garbage_size),)]),
-    *_pair("awaiting_approval", "of a mark that waits for a person",
+    *_pair("awaiting_approval", "of a mark that waits for approval",
            lambda r: [(_waiting(r.standing),)]),
-    ("mark_spared_objects", "Objects that nothing holds and the last mark leaves alone.", (),
+    ("mark_spared_objects", "Objects that nothing holds and that the last mark spares.", (),
      lambda r: _known(r.spared)),
-    *_pair("last_sweep", "by what became of them in the last sweep",
+    *_pair("last_sweep", "of the last sweep, by outcome",
            lambda r: [(one, r.swept.get(one, NOTHING)) for one in OUTCOMES if r.swept], "outcome"),
-    ("stage_duration_seconds", "How long a stage of the last mark, or the last sweep, took.",
+    ("stage_duration_seconds", "Duration of a stage of the last mark, or of the last sweep.",
      ("stage",),
      lambda r: [
          (name, (one.finished - one.started).total_seconds()) for name, one in r.stages.items()
      ]),
-    ("stage_requests", "Requests that it sent to lakeFS and stores, by HTTP method.",
+    ("stage_requests", "Requests of this stage to lakeFS and stores, by HTTP method.",
      ("stage", "server", "method"),
      lambda r: [
          (name, *kind.split(" ", 1), count)
@@ -90,12 +90,12 @@ _GAUGES: Final[tuple[_Described, ...]] = (
          # Older records have no such fact.
          for kind, count in sorted(one.facts.get("requests_by_kind", {}).items())
      ]),
-    ("compared_objects", ("Objects of the last mark and of the one of lakeFS's collector that it "
-     "was compared with, by which of the two names them."), ("named_by",),
+    ("compared_objects", ("Objects of the last mark and of the mark of lakeFS's collector that it "
+     "was compared with, by the mark that names them."), ("named_by",),
      lambda r: list(r.compared.items())),
     ("engine_info", "1 for the engine of the last mark.", ("engine",),
      lambda r: [(r.engine, 1)] if r.engine else []),
-    ("mark_max_age_seconds", "Without a mark for longer the repository is stale.", (),
+    ("mark_max_age_seconds", "Seconds without a mark after which the repository is stale.", (),
      lambda r: _known(r.max_age_s)),
 )  # fmt: skip
 _COUNTERS: Final[tuple[_Described, ...]] = (
@@ -127,9 +127,9 @@ class EstateMetrics(Collector):
         for name, help_, label, sample in (
             ("build_info", "Version of lakegc_assets that has read the artifacts.", "version",
              (version("lakegc-assets"), 1)),
-            ("collection_timestamp_seconds", "When the artifacts were read.", "",
+            ("collection_timestamp_seconds", "Time at which the artifacts were read.", "",
              (self.at.timestamp(),)),
-            ("collection_problems", "What could not be read of the artifacts: see the log.", "",
+            ("collection_problems", "Artifacts that could not be read; the log names them.", "",
              (len(self.problems),)),
         ):  # fmt: skip
             labels = [label] if label else []

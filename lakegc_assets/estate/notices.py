@@ -152,7 +152,9 @@ def post(url: str, document: Document, form: str = "auto") -> None:
         if status // 100 == _TAKEN:
             return
         said = f"status {status}"
-    raise NoticeError(f"the notice {document['title']!r} was not delivered: {said}")
+    raise NoticeError(
+        f"the notice {document['title']!r} was not delivered ({said}): check the URL of the notices"
+    )
 
 
 def _form_at(url: str) -> str:
@@ -228,8 +230,8 @@ class MailServer(BaseModel):
         password = os.environ.get(self.password_variable or "")
         if password is None:
             raise ConfigurationError(
-                f"user {self.user!r} of {self.host} needs a password: set the variable that "
-                "password_variable names"
+                f"user {self.user!r} of {self.host} needs a password: set the environment variable "
+                f"{self.password_variable}, which password_variable names"
             )
         return password
 
@@ -261,5 +263,6 @@ def mail(server: MailServer, document: Document) -> None:
             open_server.send_message(message)
     except (SMTPException, OSError) as error:
         raise NoticeError(
-            f"the mail {document['title']!r} was not sent by {server.host}: {error}"
+            f"the mail {document['title']!r} was not sent by {server.host}, port {server.port} "
+            f"({error}): check this server and the settings of the mail"
         ) from error

@@ -429,7 +429,7 @@ def _state(
     state, because = _of(last, found.state(last), mode, now)
     if unread:
         count = "1 earlier run" if len(unread) == 1 else f"{len(unread)} earlier runs"
-        because += f" ({count} cannot be read, {unread[0].run} for one)"
+        because += f" ({count} cannot be read, for example {unread[0].run})"
     return state, because, last.attempt.run
 
 

@@ -215,4 +215,5 @@ def require_published(attempt: AttemptArtifacts) -> None:
             require_passed(read_results(attempt, attempt.manifest("deletion_candidates")))
         except RefusedError as error:
             raise RefusedError(f"{text}: {error}") from error
-    raise RefusedError(f"{text}: mark again")
+    again = command_line("mark", attempt.repository, "--run", attempt.run)
+    raise RefusedError(f"{text}: make it again with `{again}`")

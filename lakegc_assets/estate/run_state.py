@@ -182,11 +182,12 @@ def run_state(
     """
     name = f"mark {found.attempt.run}"
     if found.candidates is None:
-        return RunState(UNFINISHED, f"{name} was begun and has not finished: look at its run")
+        return RunState(UNFINISHED, f"{name} has not finished: {_how_to_mark(found.attempt)}")
     if found.report is None:
         if refusal := refusal_of(found.attempt):
             return RunState(REFUSED, f"{name}: {refusal}")
-        return RunState(UNFINISHED, f"{name} was checked and is not published: look at its run")
+        because = f"{name} is checked and not published: {_how_to_mark(found.attempt)}"
+        return RunState(UNFINISHED, because)
     marked = Total(found.report.facts["objects"], found.report.facts["bytes"])
     known = replace(_recorded(found), marked=marked)
     known = replace(known, **_of_published(found, guards, _how_far(found, known)))
@@ -218,9 +219,12 @@ def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str
     if guards.hold is not None:
         # The alarm is of another mark, or of an unknown one: this mark must not be swept either.
         command = ""
-    then = f"`{command}` goes on" if command else no_sweep(found.attempt.repository)
+    then = f"`{command}` continues it" if command else no_sweep(found.attempt.repository)
     if found.is_of_another_version:
-        command, then = "", "Another version of lakegc made it, and this one sweeps no mark of it"
+        command = ""
+        then = (
+            "Another version of lakegc made this mark, and this one does not sweep it: mark again"
+        )
     if found.begun:
         because = f"{_stopped(run, tried)}. {how_far}. {then}"
         return {"state": STOPPED, "because": because, "command": command}
@@ -232,6 +236,12 @@ def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str
     return {"state": MARKED, "because": because, "command": command}
 
 
+def _how_to_mark(attempt: AttemptArtifacts) -> str:
+    """What to do about a mark that has not finished, as a sentence without its full stop."""
+    command = command_line("mark", attempt.repository, "--run", attempt.run)
+    return f"wait for it, or if its process has ended, make it again with `{command}`"
+
+
 def sweep_command(attempt: AttemptArtifacts) -> str:
     """The command that sweeps a published mark with the settings of that mark."""
     settings = recorded_settings(attempt)
@@ -241,7 +251,7 @@ def sweep_command(attempt: AttemptArtifacts) -> str:
 def _stopped(run: str, tried: SweepTry | None) -> str:
     """A sentence, without its full stop, about a stopped sweep, with the reason."""
     since = f" of {tried.begun:%Y-%m-%d %H:%M} UTC" if tried else ""
-    why = "its process is gone, killed perhaps, and has recorded no reason"
+    why = "its process has ended, perhaps killed, and has recorded no reason"
     if tried and tried.ended:
         why = tried.error.rstrip(".") or "it ended without a record"
     return f"the sweep{since} of mark {run} has stopped: {why}"
@@ -252,20 +262,20 @@ def _on_hold(attempt: AttemptArtifacts, guards: Guards) -> str:
     hold = guards.hold or {}
     alarm = str(hold.get("alarm") or f"objects of mark {attempt.run!r} are gone, and are needed")
     if guards.problem:
-        return f"{alarm}. Whether {guards.url} is there still cannot be read ({guards.problem})"
+        return f"{alarm}. It is not known whether {guards.url} still exists ({guards.problem})"
     return f"{alarm}. {no_sweep(attempt.repository)}"
 
 
 def no_sweep(repository: str) -> str:
     """The sentence, without its full stop, that no sweep of a repository starts."""
     hold = command_line("hold", repository)
-    return f"No sweep starts: `{hold}` says what is lost, and what can be done"
+    return f"No sweep starts: `{hold}` shows what is lost and what you can do"
 
 
 def _how_far(found: RunManifests, sweep: RunState) -> str:
     """The number of objects that a sweep has deleted, as a sentence without its full stop."""
     if sweep.unread:
-        return f"how many objects are deleted cannot be read ({sweep.unread})"
+        return f"it is not known how many objects are deleted ({sweep.unread})"
     locked = sweep.locked.objects
     more = f", and {counted(locked, 'object is locked', 'objects are locked')}" if locked else ""
     if found.swept is not None:

@@ -44,8 +44,8 @@ class Change:
         base = today if self.rules is None else self.rules
         if base is None and self.default is None:
             raise ConfigurationError(
-                "the repository has no retention rules: say which to look at, --set-default 14 or "
-                "--rules FILE"
+                "the repository has no retention rules: give the rules of the forecast, for "
+                "example --set-default 14, or --rules FILE"
             )
         default = self.default
         if base is not None and default is None:
@@ -60,8 +60,8 @@ def require_rules(rules: Rules) -> None:
     """Refuse rules that lakeFS stores as no rules: without rules, all committed objects stay."""
     if not rules.default_retention_days and not rules.branches:
         raise ConfigurationError(
-            "lakeFS takes a default of 0 days, without a rule of a branch, for no rules, and keeps "
-            "all that was ever committed: set a default of 1, or days of a branch, too"
+            "lakeFS reads a default of 0 days without a rule of a branch as no rules, and then "
+            "keeps all that was ever committed: set a default of 1 or more, or the days of a branch"
         )
 
 
@@ -84,14 +84,15 @@ def apply_rules(client: LakeFSWriter, repository: str, before: Rules | None, aft
     if now != before:
         raise RefusedError(
             f"the retention rules of {repository!r} were changed meanwhile, to "
-            f"{None if now is None else now.to_json()}: nothing is set there. Look at them again"
+            f"{None if now is None else now.to_json()}, so nothing was set. Repeat the command, "
+            "which then compares with these rules"
         )
     client.set_gc_rules(repository, after.default_retention_days, after.branches)
     if (found := todays_rules(client.gc_rules(repository))) != after:
         raise IntegrityError(
             f"the retention rules of {repository!r} were set, and are "
-            f"{None if found is None else found.to_json()} now: somebody else has set them, too. "
-            "Look at them before the next mark"
+            f"{None if found is None else found.to_json()} now: somebody else has set them at the "
+            "same time. Check them in lakeFS before the next mark"
         )
 
 

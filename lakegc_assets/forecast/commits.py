@@ -140,7 +140,10 @@ def spans_of(
     """
     gone = set(without)
     if unknown := sorted(gone - marked.heads.keys()):
-        raise ConfigurationError(f"the mark found no branch {unknown[0]!r} that could be left out")
+        raise ConfigurationError(
+            f"the mark found no branch {unknown[0]!r}: --without-branch needs the name of a branch "
+            "that existed at the mark. Correct the name, or mark again"
+        )
     heads = {name: head for name, head in marked.heads.items() if name not in gone}
     least = least_days(other_retain, heads)
     days = days_needed(marked.commits, heads, branches, now, least)

@@ -145,8 +145,8 @@ def _marked(ctx: RunContext, run: str | None) -> AttemptArtifacts:
         return found[0].attempt
     which = f"no mark {run!r}" if run else "no mark"
     raise RefusedError(
-        f"there is {which} of repository {ctx.repository!r} that lists its whole store and "
-        f"finished, and a forecast is made by such a mark: {how}"
+        f"there is {which} of repository {ctx.repository!r} that lists its whole store and has "
+        f"finished, and a forecast needs such a mark: {how}"
     )
 
 
@@ -272,38 +272,38 @@ def _notes(
     notes = []
     if unverified.objects:
         notes.append(
-            f"{counted(unverified.objects, 'object')} of the forecast today's rules keep. A mark "
-            "asks lakeFS whether it serves something of that which nothing lists, and spares it; "
-            "this was not asked"
+            f"today's rules keep {counted(unverified.objects, 'object')} of the forecast. A mark "
+            "also asks lakeFS whether it serves some of them although nothing lists them, and "
+            "spares those; the forecast has not asked"
         )
     default = rules.default_retention_days
     if unknown := sum(span.days <= default for span in outlook.missing):
         which = "today's rules keep" if rules == today else "the other rules keep"
         notes.append(
-            f"{which} {counted(unknown, 'range')} whose content is not known, since "
-            "no mark has read them, or what it read was pruned: the forecast is a bound"
+            f"{which} {counted(unknown, 'range')} whose content is not known, since no mark has "
+            "read them, or a prune removed what it read: the forecast is a bound"
         )
     if not bounds.knows(default):
         marked = bounds.marked
         was = "no rules" if marked is None else f"{counted(marked.default_retention_days, 'day')}"
         notes.append(
             f"the mark was made with {was} by default: a longer default would also keep commits "
-            "that nothing leads to any more, as those of deleted branches, of which lakeFS has "
-            "not told. The forecast is a bound"
+            "that no branch or tag leads to, for example those of deleted branches, which lakeFS "
+            "did not report. The forecast is a bound"
         )
     if today != bounds.marked:
-        notes.append("the rules of lakeFS are others than those that the mark followed")
+        notes.append("the rules in lakeFS differ from those that the mark followed")
     notes += [
-        f"something is staged on branch {branch!r}; that it would go too is not counted"
+        f"branch {branch!r} has staged objects, which would be freed, too, and are not counted"
         for branch in bounds.staged
     ]
     if bounds.unlisted:
         notes.append(
             f"the mark has not listed {counted(bounds.unlisted, 'slice')} made after its cutoff: "
-            "what becomes garbage there in time is not counted"
+            "objects that become garbage there later are not counted"
         )
     notes += [
-        f"the sweep of run {run!r} has not finished: what it has deleted is still counted"
+        f"the sweep of run {run!r} has not finished: objects that it deleted are still counted"
         for run in outlook.unfinished
     ]
     return notes

@@ -270,7 +270,7 @@ class _Table:
                 except cramjam.DecompressionError as error:
                     raise self.error(offset, f"the block does not decompress: {error}") from None
                 if written != decoded:
-                    raise self.error(offset, "the block is shorter than it says")
+                    raise self.error(offset, "the block is shorter than it claims")
             else:
                 target[:] = payload
             at += decoded
@@ -292,7 +292,7 @@ class _Table:
             raise self.error(offset + length, f"compression type {kind} is not known")
         decoded, at = _number(payload[:5], 0)
         if at < 0 or decoded > _MOST_EXPANSION * (length + 1):
-            raise self.error(offset, "the block does not say a length that can be true")
+            raise self.error(offset, "the block claims an impossible length")
         return payload, kind, decoded
 
     def _entries(self, offset: int, length: int) -> list[tuple[bytes, bytes]]:

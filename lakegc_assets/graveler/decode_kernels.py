@@ -37,11 +37,11 @@ REASONS = {
     BAD_ENTRY: "an entry of the block is out of bounds",
     BAD_TRAILER: "a record of the block is not a plain value",
     BAD_ORDER: "the keys do not increase",
-    BAD_VALUE: "a value is not made of an identity and an entry",
+    BAD_VALUE: "a value does not consist of an identity and an entry",
     BAD_PROTOBUF: "an entry is not a protobuf that lakeFS writes",
     BAD_ADDRESS_TYPE: "an entry has an unknown address type",
     BAD_RANGE_ID: "a range has an id that is no content id",
-    BAD_RANGE: "what is said of a range is not what lakeFS says",
+    BAD_RANGE: "the data of a range are not those that lakeFS writes",
     BAD_OVERLAP: "a range overlaps the one before it",
 }
 

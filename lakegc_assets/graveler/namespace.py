@@ -170,7 +170,7 @@ class StorageNamespace:
             raise UnresolvableAddressError(address, "where the server keeps local:// is not known")
         if scheme == self.scheme and authority.lower() == self.authority.lower():
             raise UnresolvableAddressError(
-                address, f"its bucket is {self.authority!r} but for case"
+                address, f"its bucket differs from {self.authority!r} only in case"
             )
         if scheme == self.scheme == "local" and any(
             ".." in reading.split("/") for reading in _readings(path)
@@ -278,7 +278,7 @@ def _parsed(url: str) -> StorageNamespace:
     prefix = path.strip("/")
     problem = _doubtful(scheme, prefix)
     if scheme == "local" and not authority:
-        problem = "local:// is followed by a name, below the directory that the server keeps"
+        problem = "a name must follow local://, of a folder below the directory of the server"
     if problem:
         raise ConfigurationError(f"{url!r} is no storage namespace: {problem}")
     return StorageNamespace(scheme, authority, prefix)
@@ -320,7 +320,7 @@ def _split(address: str) -> tuple[str, str, str]:
         container, _, path = path.partition("/")
         container = unquote(container)
     else:
-        raise ValueError(f"the scheme {scheme!r} is not one that is known here")
+        raise ValueError(f"the scheme {scheme!r} is not known here")
     account = _AZURE_HOST.fullmatch(host.lower().removesuffix(":443"))
     if not account:
         raise ValueError(f"{host!r} is not the host of an Azure storage account")

@@ -75,7 +75,7 @@ def read_metarange(data: bytes, name: str) -> list[RangeInfo]:
                 name, offset, f"the range up to {record.key!r} has the id {range_id!r}"
             )
         if of.max_key != record.key or of.min_key > of.max_key or of.count < 1:
-            raise FormatError(name, offset, f"the range up to {record.key!r} says that it is {of}")
+            raise FormatError(name, offset, f"the range up to {record.key!r} claims {of}")
         if found and of.min_key <= found[-1].max_key:
             raise FormatError(
                 name, offset, f"the range up to {record.key!r} overlaps the one before it"

@@ -203,7 +203,7 @@ def _check_totals(file: SSTableFile, offset: int, table: SSTable) -> None:
         if table.properties.get(name) != found:
             claimed = table.properties.get(name)
             raise file.error(
-                offset, f"the property {name} is {claimed!r}, the records say {found!r}"
+                offset, f"the property {name} is {claimed!r}, the records have {found!r}"
             )
     if table.properties.get("type") not in {b"ranges", b"metaranges"}:
         raise file.error(offset, f"it is of type {table.properties.get('type')!r}")
@@ -380,7 +380,7 @@ class SSTableFile:
             length, at = self.varint(value, at, offset)
             length = length >> 1 ^ -(length & 1)
             if not 0 <= length <= len(value) - at:
-                raise self.error(offset, f"the value of {key!r} is shorter than it says")
+                raise self.error(offset, f"the value of {key!r} is shorter than it claims")
             parts.append(value[at : at + length])
             at += length
         if at != len(value):

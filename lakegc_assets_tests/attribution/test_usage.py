@@ -159,7 +159,7 @@ def test_what_is_not_there_is_told_and_a_range_that_is_not_cached_is_not_read(ma
 
 
 @pytest.mark.parametrize(
-    ("mode", "said"), [("committed", "looked only at"), ("uncommitted", "every range")]
+    ("mode", "said"), [("committed", "it read only the"), ("uncommitted", "every range")]
 )
 def test_a_mark_that_looked_at_a_part_says_so(marked: Site, mode: str, said: str) -> None:  # noqa: ARG001 - its repository
     _mark(f"u-{mode}", "--mode", mode)

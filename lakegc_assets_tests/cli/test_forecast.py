@@ -85,7 +85,7 @@ def test_people_read_it() -> None:
         (("--set-branch", "main"), 2, "write main=90"),
         (("--set-branch", "a=1", "--set-branch", "a=2"), 2, "--set-branch a: it is given twice"),
         (("--run", "m0"), 3, "there is no mark 'm0'"),
-        (("--set-default", "0"), 2, "for no rules, and keeps all that was ever committed"),
+        (("--set-default", "0"), 2, "as no rules, and then keeps all that was ever committed"),
         (("--without-branch", "nobody"), 2, "the mark found no branch 'nobody'"),
     ],
 )
@@ -164,7 +164,7 @@ def test_rules_that_were_changed_meanwhile_stay(
         return True
 
     monkeypatch.setattr(command, "confirm", confirm)
-    say(lakegc(*ASKED), 3, "rules of 'thrifty' were changed meanwhile", "nothing is set")
+    say(lakegc(*ASKED), 3, "rules of 'thrifty' were changed meanwhile", "nothing was set")
     assert rules() == Rules(3)
 
 

@@ -84,7 +84,7 @@ def test_rules_that_were_changed_meanwhile_stay(
         return True
 
     monkeypatch.setattr(command, "confirm", confirm)
-    say(lakegc("rules", file, "--apply"), 3, "'ml-a' were changed meanwhile", "nothing is set")
+    say(lakegc("rules", file, "--apply"), 3, "'ml-a' were changed meanwhile", "nothing was set")
     assert held()["ml-a"] == Rules(1000)
 
 
@@ -92,7 +92,7 @@ def test_what_lakefs_takes_for_no_rules_is_not_set(held: Held, tmp_path: Path) -
     before = held()
     file = tmp_path / "none.yaml"
     file.write_text("- repositories: ml-b\n  default_retention_days: 0")
-    say(lakegc("rules", str(file), "--apply", "--replace", "--yes"), 2, "for no rules")
+    say(lakegc("rules", str(file), "--apply", "--replace", "--yes"), 2, "as no rules")
     assert held() == before
 
 

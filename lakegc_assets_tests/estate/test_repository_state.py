@@ -87,7 +87,7 @@ def test_a_mark_of_another_version_waits_for_no_approval(root: ArtifactRoot) -> 
     finish(attempt, "gc_report", 0, {"objects": 40, "bytes": 4000, PROTECTION: 0})
     found = look(root)
     assert (found.state, found.run) == ("marked", "m1")
-    assert "Another version of lakegc made it, and this one sweeps no mark of it" in found.because
+    assert "Another version of lakegc made it, and this version does not sweep it" in found.because
     assert "lakegc approve" not in found.because
 
 

@@ -79,7 +79,7 @@ def test_a_sweep_that_failed_says_how_far_it_came_why_and_what_goes_on(root: Art
     assert found.state == "stopped in its sweep"
     assert found.because == (
         "the sweep of 2026-03-01 02:00 UTC of mark m1 has stopped: the store denied it. "
-        f"3 of 40 objects are deleted. `{_COMMAND}` goes on"
+        f"3 of 40 objects are deleted. `{_COMMAND}` continues it"
     )
     assert (found.gone, found.done) == ((3, 300), (4, 400))
     assert found.command == _COMMAND
@@ -92,7 +92,7 @@ def test_no_command_goes_on_with_the_sweep_of_a_mark_of_another_version(root: Ar
     tried(attempt, "the store is full")
     found = look(attempt)
     assert (found.state, found.gone.objects, found.command) == ("stopped in its sweep", 1, "")
-    assert found.because.endswith("this one sweeps no mark of it")
+    assert found.because.endswith("this version does not sweep it: mark again")
 
 
 def test_a_sweep_that_was_killed_says_that_nobody_knows_why(root: ArtifactRoot) -> None:
@@ -128,7 +128,7 @@ def test_a_ledger_that_cannot_be_read_hides_no_sweep(root: ArtifactRoot) -> None
     attempt.store().put("swept_set/ledger/1.parquet", b"")
     found = look(attempt)
     assert found.state == "stopped in its sweep"
-    assert "how many objects are deleted cannot be read" in found.because
+    assert "it is not known how many objects are deleted" in found.because
 
 
 def test_who_holds_the_lease_for_a_run_sweeps_it(root: ArtifactRoot) -> None:
