@@ -237,7 +237,7 @@ def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str
 
 
 def _how_to_mark(attempt: AttemptArtifacts) -> str:
-    """What to do about a mark that has not finished, as a sentence without its full stop."""
+    """The next step for a mark that has not finished, as a sentence without its full stop."""
     command = command_line("mark", attempt.repository, "--run", attempt.run)
     return f"wait for it, or if its process has ended, make it again with `{command}`"
 

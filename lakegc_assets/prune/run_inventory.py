@@ -100,7 +100,8 @@ def _look_at(root: ArtifactRoot, repository: str, name: str) -> Run | None:
     namespaces = {manifest.namespace for manifest in manifests.values()}
     namespaces = namespaces or {mark.manifest.namespace for mark in marks}
     if len(namespaces) > 1:
-        needed = f"its assets are of different namespaces: {', '.join(sorted(namespaces))}"
+        different = f"its assets are of different namespaces ({', '.join(sorted(namespaces))})"
+        needed = f"{different}. {_by_hand(root, repository, name)}"
     here = min(namespaces, default="")
     begun = _stamped(attempt.attempt.partition("-")[0])
     return Run(
@@ -120,10 +121,12 @@ def _look_at(root: ArtifactRoot, repository: str, name: str) -> Run | None:
 def unclear(root: ArtifactRoot, repository: str, run: str, error: Exception) -> str:
     """The reason why a run with unreadable artifacts stays."""
     kind = "" if isinstance(error, LakegcError) else f"{type(error).__name__}: "
-    return (
-        f"it is not known whether it is needed ({kind}{error}). If nothing of this run is needed, "
-        f"remove {root.open(repository, run).url} by hand"
-    )
+    advice = _by_hand(root, repository, run)
+    return f"it is not known whether it is needed ({kind}{error}). {advice}"
+
+
+def _by_hand(root: ArtifactRoot, repository: str, run: str) -> str:
+    return f"If nothing of this run is needed, remove {root.open(repository, run).url} by hand"
 
 
 def _stamped(name: str) -> datetime:

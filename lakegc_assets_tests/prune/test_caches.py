@@ -57,7 +57,7 @@ def test_without_a_mark_nobody_knows_what_is_wanted(lake: SmallLake, spark: Sess
     found = pruned(lake, spark)
     assert found.cached == 0
     (note,) = found.notes
-    assert note.startswith("some of what is cached stays: no mark tells")
+    assert note.startswith("some cache files that nothing needs stay: there is no finished mark")
 
 
 def pruned(lake: SmallLake, spark: Session, *, dry_run: bool = False) -> Pruned:

@@ -217,8 +217,8 @@ def test_a_sweep_that_a_kept_mark_leaves_out_stays_with_what_it_leaves_out() -> 
     approved = replace(leaving("80", 80, "82"), needed="its sweep is approved")
     runs = [leaving("90", 90), leaving("84", 84), leaving("82", 82, "84"), approved]
     kept = judge([*runs, run("5", 5), run("4", 4), run("3", 3)], KEEP, NOW)
-    assert kept["82"] == "run '80' leaves out what its sweep deleted"
-    assert kept["84"] == "run '82' leaves out what its sweep deleted"
+    assert kept["82"] == "the listing of run '80' leaves out objects that it deleted"
+    assert kept["84"] == "the listing of run '82' leaves out objects that it deleted"
     assert kept["90"] == ""
 
 

@@ -70,7 +70,7 @@ def _restored_by_half(estate: Estate) -> str:
 def _pinned(estate: Estate) -> str:
     pin = Pin("a", NOW + DAY, OLD, "restored", 1)
     write_pin(estate.namespace(), pin, pa.array(["data/x"]))
-    return "objects of it are pinned"
+    return "restored objects of it are pinned"
 
 
 def _undoable(estate: Estate) -> str:
@@ -121,7 +121,9 @@ def _backed_up(estate: Estate) -> str:
 
 def _swept_with_backup(estate: Estate) -> str:
     again(estate, backup=f"file://{estate.folder}/elsewhere/{REPOSITORY}/{OLD}")
-    return f"its backup is at file://{estate.folder}/elsewhere/repo/old, and backup_url is file:"
+    return (
+        f"its backup was made at file://{estate.folder}/elsewhere/repo/old, and backup_url is file:"
+    )
 
 
 def _damaged(estate: Estate) -> str:
