@@ -193,7 +193,7 @@ def test_an_earlier_run_that_cannot_be_read_is_told(root: ArtifactRoot) -> None:
     swept(root, "repo", "m2", 7)
     found = look(root)
     assert found.state == "swept"
-    assert found.because.endswith("(1 earlier run cannot be read, m1 for one)")
+    assert found.because.endswith("(1 earlier run cannot be read, for example m1)")
 
 
 @pytest.mark.parametrize("damage", ["{", '{"attempt": "../../x"}', None])

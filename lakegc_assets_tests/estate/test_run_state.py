@@ -162,7 +162,7 @@ def test_the_hold_of_a_run_says_so_even_if_all_was_deleted(root: ArtifactRoot) -
     found = look(attempt)
     assert (found.state, found.command) == ("on hold", "")
     assert found.because.startswith("1 object of mark 'm1' is gone, and is needed. No sweep starts")
-    assert "`lakegc hold repo` says what is lost, and what can be done" in found.because
+    assert "`lakegc hold repo` shows what is lost and what you can do" in found.because
     assert found.because.endswith("40 of 40 objects are deleted")
     # Once a person has removed it, the sweep can be finished.
     open_store(_NAMESPACE, root.stores).delete_many([HOLD])

@@ -89,7 +89,7 @@ def test_what_is_left_is_known_for_what_it_is(
 def test_a_damaged_record_removes_nothing(root: ArtifactRoot, record: bytes) -> None:
     root.open("repo", "old").put(PRUNING, record)
     root.open("repo", "other").put("attempt.json", b"{}")
-    with pytest.raises(IntegrityError, match="remove it by hand"):
+    with pytest.raises(IntegrityError, match=r"remove .* by hand"):
         end_removal(root, "repo", "old", nothing)
     assert keys(root) == {f"old/{PRUNING}", "other/attempt.json"}
 
@@ -139,7 +139,7 @@ def test_a_removal_that_sees_nothing_of_what_is_there_has_not_ended(
     root, attempt = _begun(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(LocalStore, "list", lambda *_, **__: iter(()))
-        with pytest.raises(StorageError, match="shows nothing, and store_listing/manifest"):
+        with pytest.raises(StorageError, match="shows nothing, but store_listing/manifest"):
             remove_run(root, "repo", "old", attempt.attempt, unwanted, nothing)
     assert is_left(root, "repo", "old")
     end_removal(root, "repo", "old", nothing)

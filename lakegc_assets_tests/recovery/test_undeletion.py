@@ -141,7 +141,7 @@ def test_one_that_cannot_be_looked_at_says_nothing_of_the_others(lake: Path, oth
 
 
 @pytest.mark.parametrize(
-    ("left", "told"), [(None, "it is gone again"), (CONTENT[:-1], "it came back with 14 bytes")]
+    ("left", "told"), [(None, "it is missing again"), (CONTENT[:-1], "it came back with 14 bytes")]
 )
 def test_what_a_store_gives_back_otherwise_is_not_back(
     lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bytes | None, told: str
