@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
@@ -37,10 +37,6 @@ class Timestamp(NamedTuple):
         """Convert an aware datetime exactly."""
         since = moment - _EPOCH
         return cls(since.days * 86_400 + since.seconds, since.microseconds * 1000)
-
-    def datetime(self) -> datetime:
-        """UTC, truncated to microseconds. OverflowError outside of the years 1 to 9999."""
-        return _EPOCH + timedelta(seconds=self.seconds, microseconds=self.nanos // 1000)
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)

@@ -22,26 +22,11 @@ def encode_string(value: str) -> bytes:
     return b"\x01" + encode_int64(len(raw)) + raw
 
 
-def encode_bytes(value: bytes) -> bytes:
-    """Tag 00, the length, and the bytes."""
-    return b"\x00" + encode_int64(len(value)) + value
-
-
-def encode_string_slice(values: Sequence[str]) -> bytes:
-    """Tag 03, the number of strings, and each of them."""
-    return b"\x03" + encode_int64(len(values)) + b"".join(map(encode_string, values))
-
-
 def encode_string_map(values: Mapping[str, str]) -> bytes:
     """Tag 04, the number of pairs, and key and value of each, by key."""
     pairs = sorted(values.items(), key=lambda pair: pair[0].encode("utf-8", "surrogateescape"))
     body = b"".join(encode_string(key) + encode_string(value) for key, value in pairs)
     return b"\x04" + encode_int64(len(values)) + body
-
-
-def encode_identifiable(identity: bytes) -> bytes:
-    """Tag 05, and the identity as bytes."""
-    return b"\x05" + encode_bytes(identity)
 
 
 def entry_identity(size: int, e_tag: str, metadata: Mapping[str, str], content_type: str) -> bytes:
@@ -88,7 +73,9 @@ def commit_id(
         metadata: as given.
         parents: commit ids, in order.
     """
-    parents_identity = hashlib.sha256(encode_string_slice(parents)).digest()
+    # Tags: 03 and their number for strings, 05 for an identity, 00 for bytes.
+    parents_list = b"\x03" + encode_int64(len(parents)) + b"".join(map(encode_string, parents))
+    identity = hashlib.sha256(parents_list).digest()
     return hashlib.sha256(
         encode_string("commit:v1")
         + encode_string(committer)
@@ -96,5 +83,7 @@ def commit_id(
         + encode_string(metarange_id)
         + encode_int64(creation_date)
         + encode_string_map(metadata)
-        + encode_identifiable(parents_identity)
+        + b"\x05\x00"
+        + encode_int64(len(identity))
+        + identity
     ).hexdigest()

@@ -405,14 +405,6 @@ def decode_xid(text: str) -> Xid:
     )
 
 
-def try_decode_xid(text: str) -> Xid | None:
-    """Decode as ``decode_xid``, but return None if ``text`` is no xid."""
-    try:
-        return decode_xid(text)
-    except ValueError:
-        return None
-
-
 def new_slice_name(created: datetime, machine: bytes, pid: int, counter: int) -> str:
     """The name of a slice made at ``created`` (aware; cut to whole seconds)."""
     seconds = (_SLICE_EPOCH - int(created.timestamp())) & 0xFFFFFFFF
@@ -422,7 +414,8 @@ def new_slice_name(created: datetime, machine: bytes, pid: int, counter: int) ->
 @lru_cache(maxsize=4096)
 def slice_time(name: str) -> datetime | None:
     """The time at which a slice was made (UTC, whole seconds); None if ``name`` is no slice."""
-    xid = try_decode_xid(name)
-    if xid is None:
+    try:
+        xid = decode_xid(name)
+    except ValueError:
         return None
     return datetime.fromtimestamp((_SLICE_EPOCH - xid.seconds) & 0xFFFFFFFF, tz=timezone.utc)

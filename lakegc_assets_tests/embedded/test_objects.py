@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from lakegc_assets.embedded import EmbeddedLakeFS
-from lakegc_assets.graveler.namespace import slice_time, try_decode_xid
+from lakegc_assets.graveler.namespace import decode_xid, slice_time
 from lakegc_assets_tests.embedded.api import Api, Repo
 from lakegc_assets_tests.embedded.conftest import NOW
 
@@ -34,9 +34,7 @@ def test_an_upload_is_read_and_known_by_its_checksum(repo: Repo) -> None:
     data, slice_name, name = answer["physical_address"].removeprefix("local://repo/").split("/")
     assert data == "data"
     assert slice_time(slice_name) == datetime.fromtimestamp(int(NOW), tz=timezone.utc)
-    xid = try_decode_xid(name)
-    assert xid is not None
-    assert xid.seconds == int(NOW)
+    assert decode_xid(name).seconds == int(NOW)
 
 
 def test_user_metadata_is_told_with_the_object(repo: Repo) -> None:
