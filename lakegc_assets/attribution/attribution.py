@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -243,7 +243,7 @@ def _computed(
     classes = _classes(frames, Dataset(work.url, parts, CELLS))
     facts: dict[str, Any] = {
         "classes": [list(row.values()) for row in classes if row["class"] != NOT_LISTED],
-        "not_listed": _added(row for row in classes if row["class"] == NOT_LISTED),
+        "not_listed": added(row for row in classes if row["class"] == NOT_LISTED),
         "ranges_not_read": len(wanted - read),
         "covers": _coverage(chain, len(wanted - read)),
         "logical": _logical(frames, pairs, entries, commits),
@@ -296,9 +296,10 @@ def _classes(frames: Session, written: Dataset) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["class"], row["why"] or ""))
 
 
-def _added(rows: Any) -> dict[str, int]:  # noqa: ANN401 - rows with totals
-    found = [(row["objects"], row["bytes"]) for row in rows]
-    return {"objects": sum(one for one, _ in found), "bytes": sum(size for _, size in found)}
+def added(rows: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sums of the objects and bytes of rows."""
+    totals = list(rows)
+    return {name: sum(row[name] for row in totals) for name in ("objects", "bytes")}
 
 
 def _logical(
@@ -309,9 +310,9 @@ def _logical(
     rows = frames.collect_rows(sizes, _SIZES, _WHAT)
     of = {row["metarange_id"]: row for row in rows}
     return {
-        "commits": _added(of[r["metarange_id"]] for r in commits.rows if r["metarange_id"] in of),
+        "commits": added(of[r["metarange_id"]] for r in commits.rows if r["metarange_id"] in of),
         "heads": {
-            branch: _added([of[metarange]] if metarange in of else [])
+            branch: added([of[metarange]] if metarange in of else [])
             for branch, metarange in commits.heads.items()
         },
     }

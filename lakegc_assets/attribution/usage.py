@@ -7,7 +7,7 @@ commits, committers, ages and sizes do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lakegc_assets.attribution import relations
-from lakegc_assets.attribution.attribution import CELLS, attribute
+from lakegc_assets.attribution.attribution import CELLS, added, attribute
 from lakegc_assets.attribution.branch_groups import NO_BRANCH, Groups
 from lakegc_assets.attribution.relations import ABOVE, AGES, COMMITTED, SIZES
 from lakegc_assets.attribution.verification import problems
@@ -140,19 +140,14 @@ def logical(manifest: Manifest) -> dict[str, Any]:
         from entries, also of objects that the listing lacks.
     """
     facts = manifest.facts
-    stored = [(row[2], row[3]) for row in facts["classes"] if row[0] == COMMITTED]
-    stored.append((facts["not_listed"]["objects"], facts["not_listed"]["bytes"]))
-    heads = facts["logical"]["heads"].values()
+    names = ("class", "why", "objects", "bytes")
+    classes = [dict(zip(names, row, strict=True)) for row in facts["classes"]]
+    stored = [row for row in classes if row["class"] == COMMITTED]
     return {
-        "stored": _summed(stored),
-        "of_heads": _summed((one["objects"], one["bytes"]) for one in heads),
+        "stored": added([*stored, facts["not_listed"]]),
+        "of_heads": added(facts["logical"]["heads"].values()),
         "of_commits": facts["logical"]["commits"],
     }
-
-
-def _summed(pairs: Iterable[tuple[int, int]]) -> dict[str, int]:
-    totals = list(pairs)
-    return {"objects": sum(one for one, _ in totals), "bytes": sum(size for _, size in totals)}
 
 
 @dataclass(frozen=True)
@@ -179,37 +174,28 @@ class _Dimensions:
         # A mark in the mode committed did not list the objects that active commits hold.
         listed = self.manifest.mode != "committed"
         branches = range(1, len(groups.branches) + 1) if listed else ()
-        held: dict[int, list[int]] = {1 << n: [0] * 6 for n in branches}
-        unknown = [0, 0]
+        #: Objects and bytes of each branch: all, only its own, and those that its end frees.
+        held = {1 << n: [(0, 0)] * 3 for n in branches}
+        unknown = (0, 0)
         for row in self.frames.collect_rows(by_holders, _BY_HOLDERS, _WHAT):
-            size = row["objects"], row["bytes"]
+            objects, size = row["objects"], row["bytes"]
             if row["holders"] is None:
-                unknown = [a + b for a, b in zip(unknown, size, strict=True)]
+                unknown = unknown[0] + objects, unknown[1] + size
                 continue
             members = groups.united(row["holders"])
             alone = members & (members - 1) == 0
+            counts = (True, alone, alone and not row["also_needed"])
             for bit in _bits(members):
-                total = held.setdefault(bit, [0] * 6)
-                kinds = (True, alone, alone and not row["also_needed"])
-                for number, counts in enumerate(kinds):
-                    total[2 * number] += size[0] * counts
-                    total[2 * number + 1] += size[1] * counts
+                totals = zip(held.get(bit, [(0, 0)] * 3), counts, strict=True)
+                held[bit] = [(o + objects * n, b + size * n) for (o, b), n in totals]
         frees = self.manifest.facts["rules"] is not None and self.manifest.mode != "uncommitted"
         rows = []
-        for bit, total in held.items():
+        for bit, (all_, only, freed) in held.items():
             name = _NONE if bit == NO_BRANCH else groups.branches[bit.bit_length() - 2]
-            freed = (total[4], total[5]) if frees else (0, 0)
-            rows.append(
-                Use(
-                    name,
-                    total[0],
-                    total[1],
-                    (total[2], total[3]),
-                    freed if listed and bit != NO_BRANCH else None,
-                )
-            )
+            more = (freed if frees else (0, 0)) if listed and bit != NO_BRANCH else None
+            rows.append(Use(name, *all_, only, more))
         rows.sort(key=lambda row: (-(row.only or (0, 0))[1], -row.bytes, row.key))
-        return [*rows, *([Use(NOBODY, unknown[0], unknown[1])] if unknown[0] else [])]
+        return [*rows, *([Use(NOBODY, *unknown)] if unknown[0] else [])]
 
     def by_path(self) -> list[Use]:
         found = self.frames.collect_rows(
