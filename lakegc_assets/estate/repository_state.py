@@ -266,7 +266,7 @@ def read_runs(root: ArtifactRoot, repository: str, old: Mapping[str, OldRun] = _
     """
     names = root.runs(repository)
     old = {run: old[run] for run in names if run in old}
-    found = _by_begin(root, repository, [run for run in names if run not in old])
+    found = runs_by_begin(root, repository, [run for run in names if run not in old])
     runs = [one for one in found if isinstance(one, RunManifests)]
     guards = _guards(root, runs)
     swept = [one for one in runs if one.begun or one.swept]
@@ -300,18 +300,15 @@ def read_changed_runs(root: ArtifactRoot, repository: str, known: OldRuns, now: 
     return runs
 
 
-def runs_by_begin(root: ArtifactRoot, repository: str) -> list[RunManifests | Unread]:
-    """Read the manifests of the runs of a repository, in the order in which they were begun.
+def runs_by_begin(
+    root: ArtifactRoot, repository: str, runs: Sequence[str] | None = None
+) -> list[RunManifests | Unread]:
+    """Read the manifests of some or all runs of a repository, in the order of their begin.
 
     Raises:
         StorageError: the store of the artifacts does not answer.
     """
-    return _by_begin(root, repository, root.runs(repository))
-
-
-def _by_begin(
-    root: ArtifactRoot, repository: str, runs: Sequence[str]
-) -> list[RunManifests | Unread]:
+    runs = root.runs(repository) if runs is None else runs
     return sorted(thread_map(partial(_read, root, repository), runs, _RUNS), key=_begun)
 
 

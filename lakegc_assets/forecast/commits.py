@@ -160,25 +160,13 @@ def spans_of(
             NEVER if gone or branches != was.branches else was.default_retention_days,
             1 if today == was else 0,
         )
-        found |= _called_active(marked, found, same)
+        # Some commits are active only because lakeFS says so, under the rules that it was given.
+        found |= {i: found[i] | same for i, reason in marked.active.items() if not reason.rule}
     kept = kept_commits(marked.commits, marked.heads, marked.tags, retain)
     found |= {commit_id: Span(found[commit_id].days, FOREVER) for commit_id in kept}
     others = kept_commits(marked.commits, heads, marked.tags, other_retain)
     found |= {commit_id: Span(0, found[commit_id].left) for commit_id in others}
     return found | {commit_id: Span(0, FOREVER) for commit_id in marked.tagged}
-
-
-def _called_active(marked: MarkedCommits, found: Mapping[str, Span], same: Span) -> dict[str, Span]:
-    """The spans of active commits, at least ``same``.
-
-    Only lakeFS calls some of them active: they are, at least under the rules in the request to
-    lakeFS.
-    """
-    return {
-        commit_id: found[commit_id] | same
-        for commit_id, reason in marked.active.items()
-        if not reason.rule
-    }
 
 
 def spans_of_paths(
