@@ -12,7 +12,6 @@ import re
 from functools import cached_property, lru_cache, partial
 from typing import Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.recovery import journal
@@ -69,8 +68,7 @@ class CopyVerifier:
 
     @cached_property
     def _files(self) -> list[tuple[str, str, str]]:
-        """Each file of the journal that has rows, with its first and last address."""
-        return [span for span in journal.for_each(self.store, _span) if span is not None]
+        return journal.spans(self.store)
 
     def _has_md5(self, lost: Lost, etag: str) -> bool:
         """Return True if the object's etag is the MD5 of the copy, from the store or computed."""
@@ -84,10 +82,3 @@ class CopyVerifier:
                     digest.update(piece)
             named = digest.hexdigest()
         return named == lost.etag
-
-
-def _span(file: str, rows: pa.Table) -> tuple[str, str, str] | None:
-    if not rows.num_rows:
-        return None
-    found = pc.min_max(rows["address"]).as_py()
-    return file, found["min"], found["max"]

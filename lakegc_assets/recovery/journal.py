@@ -8,11 +8,12 @@ could not record is made again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import thread_map
@@ -20,8 +21,6 @@ from lakegc_assets.recovery.backups import FOLDER, OUTCOMES
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.records import read_whole, write_values
 from lakegc_assets.storage.base import ObjectStore
-
-R = TypeVar("R")
 
 _LEDGER: Final = f"{FOLDER}ledger/"
 _THREADS: Final = 16
@@ -62,10 +61,17 @@ def gather(space: Workspace, backup: ObjectStore, prefix: str = "") -> Dataset:
     return space.gather("journal", backup.url, f"{_LEDGER}{prefix}", OUTCOMES)
 
 
-def for_each(backup: ObjectStore, function: Callable[[str, pa.Table], R]) -> list[R]:
-    """Call a function with each file of the journal and its rows (``OUTCOMES``)."""
-    files = [info.key for info in backup.infos(_LEDGER)]
-    return thread_map(lambda file: function(file, read_file(backup, file)), files, _THREADS)
+def spans(backup: ObjectStore) -> list[tuple[str, str, str]]:
+    """Return each file of the journal that has rows, with its first and last address."""
+
+    def span(file: str) -> tuple[str, str | None, str | None]:
+        found = pc.min_max(read_file(backup, file)["address"]).as_py()
+        return file, found["min"], found["max"]
+
+    found = thread_map(span, [info.key for info in backup.infos(_LEDGER)], _THREADS)
+    return [
+        (file, first, last) for file, first, last in found if first is not None and last is not None
+    ]
 
 
 def read_file(backup: ObjectStore, key: str) -> pa.Table:

@@ -32,7 +32,7 @@ from lakegc_assets.storage.s3.store import S3Store
 
 def read(backup: ObjectStore) -> pa.Table:
     """All that the journal of a backup has."""
-    return pa.concat_tables(journal.for_each(backup, lambda _, rows: rows))
+    return pa.concat_tables(journal.read_file(backup, file) for file, _, _ in journal.spans(backup))
 
 
 #: Objects and bytes of a batch at most.
