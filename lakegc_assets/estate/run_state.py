@@ -222,9 +222,7 @@ def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str
     then = f"`{command}` continues it" if command else no_sweep(found.attempt.repository)
     if found.is_of_another_version:
         command = ""
-        then = (
-            "Another version of lakegc made this mark, and this one does not sweep it: mark again"
-        )
+        then = "Another version of lakegc made it, and this version does not sweep it: mark again"
     if found.begun:
         because = f"{_stopped(run, tried)}. {how_far}. {then}"
         return {"state": STOPPED, "because": because, "command": command}

@@ -155,7 +155,7 @@ def guarded(server: Server, place: StorageNamespace) -> str:
         return f"it is on hold: {guards.url}"
     if guards.lease_problem:
         return f"it is not known whether somebody works on it: {guards.lease_problem}"
-    return "" if guards.lease is None else f"{describe(guards.lease.owner)} works on it"
+    return "" if guards.lease is None else f"it is in use by {describe(guards.lease.owner)}"
 
 
 def _around(server: Server, place: StorageNamespace) -> str:

@@ -156,7 +156,7 @@ def test_a_sweep_with_backups_makes_the_backup_first(site: Site) -> None:
         (("backups", "prune", "--older-than", "30d"), 2, "no place of backups is set"),
         (("backups", "prune", "--older-than", "a month"), 2, "write 90s, 30m, 25h or 2d"),
         (("backups", "prune", "--url", "/x", "--backup", "a/b"), 3, "holds no backup a/b"),
-        (("backup", "archived", "--run", "m1", "--url", "ftp://x"), 2, "scheme 'ftp' is not one"),
+        (("backup", "archived", "--run", "m1", "--url", "ftp://x"), 2, "scheme 'ftp' is not known"),
         (("backup", "archived", "--run", "m9", "--url", "/x"), 3, "there is no mark 'm9'"),
         (("backup", "archived", "--url", "/x"), 2, "--run"),
         (

@@ -101,7 +101,7 @@ def test_a_sweep_that_was_killed_says_that_nobody_knows_why(root: ArtifactRoot) 
     tried(attempt, ended=False)
     found = look(attempt)
     assert found.state == "stopped in its sweep"
-    assert "has stopped: its process is gone, killed perhaps" in found.because
+    assert "has stopped: its process has ended, perhaps killed" in found.because
     assert "1 of 40 objects are deleted" in found.because
 
 

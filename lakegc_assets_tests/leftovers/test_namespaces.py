@@ -33,7 +33,7 @@ def test_the_namespace_of_a_deleted_repository_is_found(lake: SmallLake, server:
     files = [p for p in (lake.server.objects_dir / "team/old").rglob("*") if p.is_file()]
     assert (found.url, found.server, found.repository) == ("local://team/old", NOBODY_KNOWS, None)
     assert (found.objects, found.size) == (len(files), sum(p.stat().st_size for p in files))
-    assert found.stays == "its newest object is 0 days old"
+    assert found.stays == "its newest object is 0 days old, and must be older than 30 days"
     age(lake.server.objects_dir / "team", 31)
     assert only(server).stays == ""
 
@@ -56,7 +56,7 @@ def test_no_repositorys_namespace_is_one(lake: SmallLake, server: Server) -> Non
     lake.client.create_repository("again", "local://team/old/again")
     found, problems = leftover_namespaces(server)
     assert found == []
-    assert "that of repository 'again' is in it" in problems[0].what
+    assert "the namespace of repository 'again' is in it" in problems[0].what
     inside = replace(server, namespace_roots=("local://repo/data",))
     found, problems = leftover_namespaces(inside)
     assert found == []

@@ -118,7 +118,7 @@ def test_a_bucket_that_does_not_exist(place: Place, s3_server: str) -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("ftp://host/backups", "backup_url cannot be used: .*scheme 'ftp' is not one"),
+        ("ftp://host/backups", "backup_url cannot be used: .*scheme 'ftp' is not known"),
         ("s3://", "backup_url cannot be used: .*is not the name of a bucket"),
         ("local://{repo}", "lies in the storage namespace of repository 'repo'"),
         ("local://{repo}/backups", "lies in the storage namespace of repository 'repo'"),

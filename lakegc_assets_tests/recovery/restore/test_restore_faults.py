@@ -297,7 +297,7 @@ def test_a_record_of_what_nobody_asked_for_stands_for_nothing_that_was(
     (restore_id,) = restores(attempt)
     other = RestoreOutcome(min(marked.live), "restored", "backup")
     record(attempt.store(), f"restored_set/{restore_id}/ledger/", "other", [1], [other])
-    with pytest.raises(IntegrityError, match="has 1 object that nobody has asked for"):
+    with pytest.raises(IntegrityError, match="has 1 object that this restore did not choose"):
         restore(place.context(), ALL)
     # As it says, another request begins anew.
     manifest = restore(place.context(), Choice(addresses=(max(marked.candidates),)))
