@@ -171,7 +171,10 @@ def test_only_what_is_asked_for_comes_back(swept: Swept, marked: Marked) -> None
     [
         (Choice(addresses=("data/other", "data/more")), "2 of these objects are not named by"),
         (Choice(ref="nobody"), "has no branch, tag or commit 'nobody'"),
-        (Choice(ref="main"), r"names none of the objects that lakeFS shows at 'main' \(7 objects\)"),
+        (
+            Choice(ref="main"),
+            r"names none of the objects that lakeFS shows at 'main' \(7 objects\)",
+        ),
         (Choice(ref="main", path="a/0"), r"lakeFS shows at 'a/0' of 'main' \(1 object\)"),
         (Choice(ref="main", path="a"), r"lakeFS shows at 'a' of 'main' \(0 objects\)"),
         (Choice(ref="main", prefix="keep/"), r"shows at 'main' below 'keep/' \(3 objects\)"),
