@@ -24,7 +24,6 @@ EMPTY = "00fb7eff1a97c500eb3ca8d2ef5464131d6b6a5f9512e41eba97843522213b66"
 Row = tuple[str, int, int, int, int]
 T = TypeVar("T")
 Reader = Callable[[bytes, str], list[Row]]
-RangeReader = Callable[[bytes, str], list[tuple[str, int]]]
 
 
 @cache
@@ -61,7 +60,6 @@ def fast_ranges(data: bytes, name: str) -> list[tuple[str, int]]:
     return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
-RANGE_READERS = [pytest.param(slow_ranges, id="slow"), pytest.param(fast_ranges, id="fast")]
 READERS = [pytest.param(slow_rows, id="slow"), pytest.param(fast_rows, id="fast")]
 
 

@@ -6,6 +6,8 @@ has its checksum, and the padding of the footer must be zero. So any flipped byt
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,10 +16,8 @@ from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.graveler.ranges import read_range, write_metarange, write_range
 from lakegc_assets_tests.graveler.samples import (
     PEBBLE,
-    RANGE_READERS,
     READERS,
     TWO_LEVEL,
-    RangeReader,
     Reader,
     blocks,
     entry,
@@ -31,63 +31,30 @@ from lakegc_assets_tests.graveler.samples import (
     store_plain,
 )
 
+#: Both kinds of files, with each of their readers.
+BOTH_KINDS = [
+    pytest.param("ranges", slow_rows, id="range, slow"),
+    pytest.param("ranges", fast_rows, id="range, fast"),
+    pytest.param("metaranges", slow_ranges, id="metarange, slow"),
+    pytest.param("metaranges", fast_ranges, id="metarange, fast"),
+]
 
-@pytest.mark.parametrize("reader", READERS)
+
+@pytest.mark.parametrize(("kind", "reader"), BOTH_KINDS)
 @pytest.mark.parametrize("named", [True, False])
-def test_a_flip_of_any_byte_of_a_range_is_an_error(reader: Reader, *, named: bool) -> None:
-    name, data = smallest("ranges")
+def test_a_flip_of_any_byte_is_an_error(kind: str, reader: Reader, *, named: bool) -> None:
+    name, data = smallest(kind)
     for at in range(len(data)):
-        for mask in (0x01, 0x80, 0xFF):
+        for mask in (0x01, 0x40, 0x80, 0xFF):
             changed = bytearray(data)
             changed[at] ^= mask
             found = rows_or_error(reader, bytes(changed), name if named else "some-file")
             assert isinstance(found, FormatError), f"byte {at} ^ {mask:#x}"
 
 
-@pytest.mark.parametrize("reader", RANGE_READERS)
-@pytest.mark.parametrize("named", [True, False])
-def test_a_flip_of_any_byte_of_a_metarange_is_an_error(reader: RangeReader, *, named: bool) -> None:
-    name, data = smallest("metaranges")
-    for at in range(len(data)):
-        for mask in (0x01, 0x40, 0xFF):
-            changed = bytearray(data)
-            changed[at] ^= mask
-            found = rows_or_error(reader, bytes(changed), name if named else "some-file")
-            assert isinstance(found, FormatError), f"byte {at} ^ {mask:#x}"
-
-
-@pytest.mark.parametrize("reader", RANGE_READERS)
-def test_a_metarange_cut_at_any_length_is_an_error(reader: RangeReader) -> None:
-    _, data = smallest("metaranges")
-    for length in range(len(data)):
-        assert isinstance(rows_or_error(reader, data[:length], "some-file"), FormatError)
-
-
-@pytest.mark.parametrize("plain", [True, False])
-def test_damage_of_a_metarange_behind_a_valid_checksum_never_gives_a_wrong_list(
-    monkeypatch: pytest.MonkeyPatch, *, plain: bool
-) -> None:
-    """As with ranges: what passes has no say in the records."""
-    if plain:
-        store_plain(monkeypatch)
-    infos = [write_range([(f"p{n}", entry(n)), (f"p{n}z", entry(n))])[0] for n in range(5)]
-    name, data = write_metarange(infos)
-    expected, passed = slow_ranges(data, name), 0
-    for offset, length in blocks(data).items():
-        for at in range(offset, offset + length + 1):
-            changed = bytearray(data)
-            changed[at] ^= 0x01 if at % 2 else 0x80
-            sealed = reseal(changed, offset, length)
-            for reader in (slow_ranges, fast_ranges):
-                found = rows_or_error(reader, sealed, name)
-                assert found == expected or isinstance(found, FormatError), f"byte {at}"
-                passed += found == expected
-    assert 0 < passed < len(data)
-
-
-@pytest.mark.parametrize("reader", READERS)
-def test_a_file_cut_at_any_length_is_an_error(reader: Reader) -> None:
-    _, data = smallest("ranges")
+@pytest.mark.parametrize(("kind", "reader"), BOTH_KINDS)
+def test_a_file_cut_at_any_length_is_an_error(kind: str, reader: Reader) -> None:
+    _, data = smallest(kind)
     for length in range(len(data)):
         assert isinstance(rows_or_error(reader, data[:length], "some-file"), FormatError)
         assert isinstance(rows_or_error(reader, data[length + 1 :], "some-file"), FormatError)
@@ -110,9 +77,27 @@ def test_a_flip_in_a_file_with_a_two_level_index_is_an_error(
     assert isinstance(rows_or_error(reader, bytes(changed), TWO_LEVEL), FormatError)
 
 
+def _range() -> tuple[str, bytes]:
+    info, data = write_range([(f"path/{number:03}", entry(number)) for number in range(20)])
+    return info.id, data
+
+
+def _metarange() -> tuple[str, bytes]:
+    infos = [write_range([(f"p{n}", entry(n)), (f"p{n}z", entry(n))])[0] for n in range(5)]
+    return write_metarange(infos)
+
+
+@pytest.mark.parametrize(
+    ("make", "readers"),
+    [(_range, (slow_rows, fast_rows)), (_metarange, (slow_ranges, fast_ranges))],
+)
 @pytest.mark.parametrize("plain", [True, False])
 def test_damage_behind_a_valid_checksum_never_gives_a_wrong_list(
-    monkeypatch: pytest.MonkeyPatch, *, plain: bool
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[], tuple[str, bytes]],
+    readers: Sequence[Reader],
+    *,
+    plain: bool,
 ) -> None:
     """What is changed and sealed again is an error, or has no say in the records.
 
@@ -122,16 +107,15 @@ def test_damage_behind_a_valid_checksum_never_gives_a_wrong_list(
     """
     if plain:
         store_plain(monkeypatch)
-    items = [(f"path/{number:03}", entry(number)) for number in range(20)]
-    info, data = write_range(items)
-    expected, passed = slow_rows(data, info.id), 0
+    name, data = make()
+    expected, passed = readers[0](data, name), 0
     for offset, length in blocks(data).items():
         for at in range(offset, offset + length + 1):
             changed = bytearray(data)
             changed[at] ^= 0x01 if at % 2 else 0x80
             sealed = reseal(changed, offset, length)
-            for reader in (slow_rows, fast_rows):
-                found = rows_or_error(reader, sealed, info.id)
+            for reader in readers:
+                found = rows_or_error(reader, sealed, name)
                 assert found == expected or isinstance(found, FormatError), f"byte {at}"
                 passed += found == expected
     assert 0 < passed < len(data)
