@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.errors import IntegrityError
 from lakegc_assets.estate.repository_state import STATES, Standing, estate, standing
 from lakegc_assets.estate.tables import MARKS, marks_over_time
 from lakegc_assets.run.artifacts import PROTECTION, ArtifactRoot, AttemptArtifacts
@@ -20,11 +19,7 @@ from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.alarm import MISSING
 from lakegc_assets.sweep.approval import Approval
-from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.left import BEGAN, begun, checked, finish, marked, root_at, swept
-from lakegc_assets_tests.sessions import Session
-from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
 
 _NOW = BEGAN + timedelta(days=30)
 
@@ -105,14 +100,6 @@ def test_an_approval_counts_while_it_holds(root: ArtifactRoot, days: int, state:
     assert look(root).state == "waiting for approval"
 
 
-def test_a_sweep_that_was_killed_says_what_goes_on(root: ArtifactRoot) -> None:
-    attempt = marked(root, "repo", "m1")
-    attempt.store().put("swept_set/tasks/1/0001/00000.begun", b"")
-    found = look(root)
-    assert found.state == "stopped in its sweep"
-    assert "lakegc sweep repo --run m1" in found.because
-
-
 def test_what_was_swept_is_no_garbage_and_is_counted_as_freed(root: ArtifactRoot) -> None:
     swept(root, "repo", "m1")
     swept(root, "repo", "m2", 7, size=0)
@@ -162,18 +149,6 @@ def test_an_alarm_holds_until_a_later_sweep_was_finished(root: ArtifactRoot) -> 
     assert look(root).state == "on hold"
     swept(root, "repo", "m4", 400_000)
     assert (look(root).state, look(root).run) == ("swept", "m4")
-
-
-def test_a_real_alarm_is_seen(
-    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lost = min(marked.groups["orphans"])
-    stand_in(monkeypatch, spare(set()), spare({lost}))
-    (lake.objects / lost).unlink()
-    with pytest.raises(IntegrityError, match=r"gone, and (is|are) needed"):
-        sweep(lake.context(spark))
-    found = standing(lake.root, REPOSITORY, "auto", _NOW)
-    assert (found.state, found.run) == ("on hold", RUN)
 
 
 @pytest.mark.parametrize("asset", ["deletion_candidates", "gc_report", "swept_set"])

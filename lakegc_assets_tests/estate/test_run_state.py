@@ -10,6 +10,7 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.estate.guards import read_guards
+from lakegc_assets.estate.repository_state import standing
 from lakegc_assets.estate.run_outcome import outcome_of
 from lakegc_assets.estate.run_state import RunManifests, RunState, deleted_or_missing, run_state
 from lakegc_assets.run.artifacts import PROTECTION, ArtifactRoot, AttemptArtifacts
@@ -109,8 +110,12 @@ def test_a_sweep_that_another_program_tried_is_no_secret(root: ArtifactRoot) -> 
     attempt = published(root, "repo", "m1")
     deleted(attempt, "deleted")
     attempt.store().put(f"{FOLDER}1.json", b"{")
+    command = "lakegc sweep repo --run m1"
     found = look(attempt)
-    assert (found.state, found.command) == ("stopped in its sweep", "lakegc sweep repo --run m1")
+    assert (found.state, found.command) == ("stopped in its sweep", command)
+    whole = standing(root, "repo", "auto", BEGAN)
+    assert (whole.state, whole.because) == (found.state, found.because)
+    assert f"`{command}` continues it" in whole.because
 
 
 def test_a_try_that_was_refused_before_its_first_delete_leaves_the_mark_unswept(
@@ -232,8 +237,10 @@ def test_a_real_sweep_records_what_ended_it(
     lost = min(marked.groups["orphans"])
     stand_in(monkeypatch, spare(set()), spare({lost}))
     (lake.objects / lost).unlink()
-    with pytest.raises(IntegrityError, match="gone"):
+    with pytest.raises(IntegrityError, match=r"gone, and (is|are) needed"):
         sweep(ctx, recorded_try)
+    whole = standing(lake.root, ctx.repository, "auto", BEGAN)
+    assert (whole.state, whole.run) == ("on hold", RUN)
     attempt, namespace = (
         ctx.root.attempt(ctx.repository, RUN),
         ctx.connect().connections.namespace_url,
