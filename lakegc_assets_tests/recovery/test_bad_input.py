@@ -24,7 +24,6 @@ from lakegc_assets.storage.errors import (
     AccessDeniedError,
     StorageError,
     StoreFullError,
-    error_class,
 )
 from lakegc_assets.storage.files import open_directories
 from lakegc_assets.storage.opening import open_store
@@ -94,18 +93,6 @@ def test_a_place_that_takes_nothing_any_more(
     record = make_backup(place.context())
     assert record is not None
     assert record.objects == len(marked.candidates)
-
-
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [
-        ("QuotaExceeded", StoreFullError),
-        ("507", StoreFullError),
-        ("AccessDenied", AccessDeniedError),
-    ],
-)
-def test_stores_say_it_by_codes(code: str, kind: type[StorageError]) -> None:
-    assert error_class(code) is kind
 
 
 def test_a_bucket_that_does_not_exist(place: Place, s3_server: str) -> None:

@@ -67,25 +67,16 @@ def remove(place: Place, *names: str, days: float = 31) -> None:
     assert left(place) == 0
 
 
-def test_a_backup_that_was_not_finished_stays_unless_it_is_named(
-    place: Place, marked: Marked
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_backup_that_was_not_finished_stays_unless_it_is_named_and_not_needed(
+    place: Place, marked: Marked, *, recorded: bool
 ) -> None:
+    """It may hold the only copy: its journal shows that, or only a listing if it was killed."""
     make_backup(place.context())
     place.store.delete_many([MANIFEST])
+    if not recorded:
+        leave_unrecorded(place)
     assert prune(place)[NAME].startswith("it was not finished; to remove it nevertheless")
-    # What it holds may still be the only copy: of that its journal tells.
-    lose_what_is_needed(place, marked)
-    assert "the only copy of 1 object" in prune(place, NAME)[NAME]
-    give_up(place)
-    remove(place, NAME)
-
-
-def test_what_was_copied_and_not_recorded_may_be_the_only_copy(
-    place: Place, marked: Marked
-) -> None:
-    """A backup that was killed knows less than it holds."""
-    make_backup(place.context())
-    leave_unrecorded(place)
     lose_what_is_needed(place, marked)
     before = place.contents()
     assert "the only copy of 1 object" in prune(place, NAME)[NAME]
