@@ -153,7 +153,8 @@ def post(url: str, document: Document, form: str = "auto") -> None:
             return
         said = f"status {status}"
     raise NoticeError(
-        f"the notice {document['title']!r} was not delivered ({said}): check the URL of the notices"
+        f"the notice {document['title']!r} was not delivered: {said}. Check `url` or `url_variable` "
+        "of the notices"
     )
 
 
@@ -263,6 +264,6 @@ def mail(server: MailServer, document: Document) -> None:
             open_server.send_message(message)
     except (SMTPException, OSError) as error:
         raise NoticeError(
-            f"the mail {document['title']!r} was not sent by {server.host}, port {server.port} "
-            f"({error}): check this server and the settings of the mail"
+            f"the mail {document['title']!r} was not sent by {server.host}, port {server.port}: "
+            f"{error}. Check this server and `mail` of the notices"
         ) from error

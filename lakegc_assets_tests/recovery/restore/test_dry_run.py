@@ -228,4 +228,4 @@ def test_what_cannot_be_asked_for_is_not_known(
     monkeypatch.setattr("lakegc_assets.recovery.undeletion.look_up", unanswered)
     found = plan(place.context(), ALL)
     assert _counts(found) == (0, 0, len(marked.candidates))
-    assert "the backup could not be looked at: no answer" in found["not_known"]["some"][0]["why"]
+    assert "the backup could not be read: no answer" in found["not_known"]["some"][0]["why"]
