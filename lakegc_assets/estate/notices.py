@@ -153,8 +153,8 @@ def post(url: str, document: Document, form: str = "auto") -> None:
             return
         said = f"status {status}"
     raise NoticeError(
-        f"the notice {document['title']!r} was not delivered: {said}. Check `url` or `url_variable` "
-        "of the notices"
+        f"the notice {document['title']!r} was not delivered: {said}. Check `url` or "
+        "`url_variable` of the notices"
     )
 
 
