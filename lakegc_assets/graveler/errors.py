@@ -16,7 +16,10 @@ class FormatError(IntegrityError):
     """
 
     def __init__(self, name: str, offset: int, reason: str) -> None:
-        super().__init__(f"{name}: at byte {offset}: {reason}")
+        super().__init__(
+            f"{name}: at byte {offset}: {reason}. If the file was changed since lakeFS wrote it, "
+            "restore it; if not, report this with the file"
+        )
         self.name = name
         self.offset = offset
         self.reason = reason

@@ -50,7 +50,7 @@ def remove_run(
     etag = store.head(ATTEMPT).etag
     present, *earlier = root.attempts(repository, run)
     if present.attempt != attempt:
-        raise RefusedError(f"run {run!r} of {repository!r} was begun again: it stays")
+        raise RefusedError(f"run {run!r} of {repository!r} was begun again: it stays. Prune again")
     attempts |= {one.attempt for one in earlier}
     store.put(PRUNING, json.dumps({"attempts": sorted(attempts)}).encode())
     require()
@@ -58,7 +58,7 @@ def remove_run(
     # stops.
     outcomes = store.delete_many([ATTEMPT], {ATTEMPT: etag})
     if any(one.outcome == "spared" for one in outcomes):
-        raise RefusedError(f"run {run!r} of {repository!r} was begun again: it stays")
+        raise RefusedError(f"run {run!r} of {repository!r} was begun again: it stays. Prune again")
     require_removed(outcomes, store.url, PRUNE_AGAIN)
     _end(store, sorted(attempts), forget)
 
