@@ -93,11 +93,7 @@ def decode_range(data: bytes, name: str) -> pa.RecordBatch:
 
 
 def decode_metarange(data: bytes, name: str) -> pa.RecordBatch:
-    """Decode a metarange.
-
-    Args:
-        data: the file.
-        name: its name, as in ``decode_range``.
+    """Decode a metarange; the arguments are those of ``decode_range``.
 
     Returns:
         ``RANGES``, one row for each range in the order of their paths; none for a commit without

@@ -172,16 +172,10 @@ def folder_runs(
     run_starts: Longs,
     run_lengths: Longs,
 ) -> int:
-    """Count the runs of keys that share the outer folders of the key before them.
+    """Count the runs of keys in a stream that share the outer folders of the key before them.
 
-    Args:
-        stream: holds the keys.
-        starts: position of each key in the stream.
-        lengths: length of each key.
-        depth: the most folders of a key that count.
-        runs: receives the number of the run of each key.
-        run_starts: receives the position of the folders of each run in the stream.
-        run_lengths: receives the length of these folders in bytes.
+    At most ``depth`` folders of a key count. ``runs`` receives the number of the run of each key,
+    ``run_starts`` and ``run_lengths`` the place of the folders of each run in the stream.
     """
     count = 0
     for i in range(len(starts)):
@@ -210,13 +204,9 @@ def folder_runs(
 
 @compiled
 def copy_pieces(stream: Bytes, starts: Longs, ends: npt.NDArray[np.int32], content: Bytes) -> None:
-    """Copy pieces of a stream one after the other.
+    """Copy pieces of a stream, from their starts, one after the other to ``content``.
 
-    Args:
-        stream: holds the pieces.
-        starts: start of each piece in the stream.
-        ends: end of each piece in ``content``, after a 0 for the start of the first piece.
-        content: receives the pieces.
+    ``ends``: of the pieces in ``content``, after a 0 for the start of the first piece.
     """
     for i in range(len(starts)):
         at = starts[i] - ends[i]
@@ -534,7 +524,7 @@ def decode_blocks(
             the key in decimal, key, ``|``, length of the value, value, ``|``.
         key_length: length of that last key; -1 if there is none.
         columns: receive the rows.
-        kind: kind of the records, ``ENTRIES`` or ``RANGES``.
+        kind: ``ENTRIES`` or ``RANGES``.
     """
     key = Key(0, key_length)
     done = Progress(OK, 0, 0, 0, max(key_length, 0), key, key)

@@ -65,13 +65,7 @@ def commit_id(
 ) -> str:
     """The id of a commit, 64 hex digits.
 
-    Args:
-        committer: user name.
-        message: as given.
-        metarange_id: empty for the initial commit.
-        creation_date: seconds since 1970.
-        metadata: as given.
-        parents: commit ids, in order.
+    ``metarange_id`` is empty for the initial commit, ``creation_date`` in seconds since 1970.
     """
     # Tags: 03 and their number for strings, 05 for an identity, 00 for bytes.
     parents_list = b"\x03" + encode_int64(len(parents)) + b"".join(map(encode_string, parents))

@@ -19,8 +19,7 @@ FOLDER_DEPTH: Final = 4
 class Paths:
     """The paths of the entries of a range, of which callers need few.
 
-    Args:
-        parts: for each chunk, the stream that holds the keys, and their positions in it.
+    ``parts``: for each chunk, the stream that holds the keys, and their positions in it.
     """
 
     def __init__(self, parts: Sequence[tuple[Any, kernels.Columns]]) -> None:
@@ -41,12 +40,9 @@ class Paths:
         return found
 
     def folders(self, depth: int) -> pa.DictionaryArray:
-        """Return the folders at the start of each path, each with a slash at its end.
+        """Return at most ``depth`` folders at the start of each path, with slashes at their ends.
 
         Paths are in order, so the paths of a folder follow each other, and few strings are made.
-
-        Args:
-            depth: the most folders of a path.
         """
         texts = [pa.array([], pa.string())]
         numbers = [np.empty(0, np.int32)]

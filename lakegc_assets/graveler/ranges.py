@@ -128,14 +128,10 @@ def finish_range(writer: SSTableWriter) -> tuple[RangeInfo, bytes]:
 def write_metarange(
     ranges: Iterable[RangeInfo], metadata: Mapping[str, str] | None = None
 ) -> tuple[str, bytes]:
-    """Write a metarange; return its id and the file.
+    """Write a metarange; return its id and the file. ValueError if the ranges are not in order.
 
-    Args:
-        ranges: in order; none for a commit without objects.
-        metadata: more user properties, hashed into the id.
-
-    Raises:
-        ValueError: not in order.
+    ``ranges``: none for a commit without objects. ``metadata``: more user properties, hashed into
+    the id.
     """
     return write_sstable(
         (
@@ -154,11 +150,9 @@ def write_metarange(
 
 
 def is_range_break(key: bytes, raggedness: int) -> bool:
-    """Return whether lakeFS ends a range after this key, at any size between its two limits.
+    """Return whether lakeFS ends a range after this path, at any size between its two limits.
 
-    Args:
-        key: a path.
-        raggedness: the mean number of entries of a range (lakeFS's default: 50,000).
+    ``raggedness``: the mean number of entries of a range (lakeFS's default: 50,000).
     """
     value = 0xCBF29CE484222325
     for byte in key:

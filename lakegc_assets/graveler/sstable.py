@@ -118,12 +118,9 @@ def read_sstable(data: bytes, name: str) -> SSTable:
 
 
 def read_dump(data: bytes, name: str, entity: str) -> SSTable:
-    """Read and check a table of a dump of refs, whose records are no entries.
+    """Read and check a table of a dump of refs, as ``read_sstable``; its records are no entries.
 
-    Args:
-        data: the file.
-        name: its name, as in ``read_sstable``.
-        entity: the expected kind of record, ``commit``, ``branch`` or ``tag``.
+    ``entity``: the expected kind of record, ``commit``, ``branch`` or ``tag``.
 
     Raises:
         FormatError: the file is damaged, truncated, or no such dump.

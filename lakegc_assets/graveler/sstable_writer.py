@@ -60,18 +60,10 @@ _FIXED_PROPERTIES: Final = {
 def write_sstable(
     records: Iterable[Record], kind: Kind, metadata: Mapping[str, str] | None = None
 ) -> tuple[str, bytes]:
-    """Write a whole table.
-
-    Args:
-        records: in strictly increasing order of their keys' bytes.
-        kind: value of the property ``type``.
-        metadata: more user properties, hashed into the id.
-
-    Returns:
-        The content id and the file.
+    """Write a whole table with an ``SSTableWriter``; return the content id and the file.
 
     Raises:
-        ValueError: the keys do not increase.
+        ValueError: the keys' bytes do not strictly increase.
     """
     writer = SSTableWriter(kind, metadata)
     for record in records:
