@@ -89,16 +89,13 @@ _PRINTED: Final = schema(
 
 @dataclass(frozen=True)
 class _Commits:
-    """The active commits of a mark.
+    """The active commits of a mark."""
 
-    Attributes:
-        rows: rows of ``COMMITS``, with metarange_id.
-        groups: of their metaranges.
-        heads: branch → the metarange of its HEAD.
-    """
-
+    #: Rows of ``COMMITS``, with metarange_id.
     rows: Sequence[Mapping[str, Any]]
+    #: Groups of their metaranges.
     groups: Groups
+    #: Branch → the metarange of its HEAD.
     heads: Mapping[str, str]
 
     def table(self) -> pa.Table:

@@ -33,16 +33,13 @@ class Ancestor(NamedTuple):
 
 @dataclass(frozen=True)
 class Groups:
-    """The sets of branches that keep commits.
+    """The sets of branches that keep commits."""
 
-    Attributes:
-        branches: names, in the order of the bits of a set.
-        sets: the set of each group, by the group's number.
-        of_metarange: the group of each metarange of an active commit.
-    """
-
+    #: Names, in the order of the bits of a set.
     branches: Sequence[str]
+    #: The set of each group, by the group's number.
     sets: Sequence[int]
+    #: The group of each metarange of an active commit.
     of_metarange: Mapping[str, int]
 
     def united(self, holders: str) -> int:

@@ -38,23 +38,19 @@ _NONE: Final = "no branch"
 
 @dataclass(frozen=True)
 class Use:
-    """The storage of one branch, path, commit, committer, age or size.
-
-    Attributes:
-        key: its name.
-        objects: the number of objects that it holds.
-        bytes: of these objects.
-        only: objects and bytes that no other branch holds; for branches alone.
-        freed: objects and bytes that become free after the branch is deleted and its commits have
-            left their retention; for branches alone.
-        more: further facts of commits.
-    """
+    """The storage of one branch, path, commit, committer, age or size."""
 
     key: str
+    #: The number of objects that it holds.
     objects: int
+    #: Bytes of these objects.
     bytes: int
+    #: Objects and bytes that no other branch holds; for branches alone.
     only: tuple[int, int] | None = None
+    #: Objects and bytes that become free after the branch is deleted and its commits have left
+    #: their retention; for branches alone.
     freed: tuple[int, int] | None = None
+    #: Further facts of commits.
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -71,20 +67,14 @@ class Use:
 
 @dataclass(frozen=True)
 class Usage:
-    """The storage of a repository, by one dimension.
-
-    Attributes:
-        repository: lakeFS repository.
-        manifest: of the ``storage_attribution``.
-        by: the dimension.
-        rows: the largest first; ages and sizes in their own order.
-        problems: sentences about classes that do not add up to the mark.
-    """
+    """The storage of a repository, by one dimension."""
 
     repository: str
     manifest: Manifest
     by: str
+    #: The largest first; ages and sizes in their own order.
     rows: Sequence[Use]
+    #: Sentences about classes that do not add up to the mark.
     problems: Sequence[str]
 
     @property
@@ -152,20 +142,14 @@ def logical(manifest: Manifest) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Dimensions:
-    """The rows of a ``storage_attribution`` by each dimension, in methods of its name.
-
-    Attributes:
-        frames: the session.
-        live: the cells of live, committed objects.
-        attempt: of the mark.
-        manifest: of the ``storage_attribution``.
-        depth: number of folders of a path that make a row.
-    """
+    """The rows of a ``storage_attribution`` by each dimension, in methods of its name."""
 
     frames: Session
+    #: The cells of live, committed objects.
     live: DataFrame
     attempt: AttemptArtifacts
     manifest: Manifest
+    #: Number of folders of a path that make a row.
     depth: int
 
     def by_branch(self) -> list[Use]:

@@ -108,18 +108,15 @@ _COUNTERS: Final[tuple[_Described, ...]] = (
 
 @dataclass(frozen=True, eq=False)
 class EstateMetrics(Collector):
-    """The metrics of all repositories, as a collector of Prometheus's client library.
+    """The metrics of all repositories, as a collector of Prometheus's client library."""
 
-    Attributes:
-        repositories: metrics of each repository.
-        at: time when the artifacts were read.
-        problems: reasons why something could not be read.
-        component: name of the component of these repositories, or empty.
-    """
-
+    #: Metrics of each repository.
     repositories: Sequence[RepositoryMetrics]
+    #: Time when the artifacts were read.
     at: datetime
+    #: Reasons why something could not be read.
     problems: Sequence[str] = ()
+    #: Name of the component of these repositories, or empty.
     component: str = ""
 
     def collect(self) -> Iterator[Metric]:

@@ -16,20 +16,16 @@ from lakegc_assets.sweep.lease_record import LeaseRecord, is_gone, read_lease, s
 
 @dataclass(frozen=True)
 class Guards:
-    """Hold and lease of a repository.
-
-    Attributes:
-        url: of the hold.
-        hold: content of the hold as JSON values, empty for any other content; None without one.
-        lease: the lease that is held now; None without one.
-        problem: reason why the hold is unreadable; empty if it was read.
-        lease_problem: reason why the lease is unreadable; empty if it was read, or there is none.
-    """
+    """Hold and lease of a repository."""
 
     url: str = ""
+    #: Content of the hold as JSON values, empty for any other content; None without one.
     hold: Mapping[str, object] | None = None
+    #: The lease that is held now; None without one.
     lease: LeaseRecord | None = None
+    #: Reason why the hold is unreadable; empty if it was read.
     problem: str = ""
+    #: Reason why the lease is unreadable; empty if it was read, or there is none.
     lease_problem: str = ""
 
     def hold_is_about(self, run: str) -> bool:

@@ -30,32 +30,29 @@ STAGES: Final = (*MARK_ASSETS, "storage_attribution", SWEPT)
 
 @dataclass(frozen=True)
 class RepositoryMetrics:
-    """Metrics of one repository. Unknown values are None, or absent.
+    """Metrics of one repository. Unknown values are None, or absent."""
 
-    Attributes:
-        standing: the state of the repository.
-        deleted: total of all its sweeps, also pruned and killed ones, and also of objects that were
-            put back: it never decreases. None if a run cannot be read.
-        swept: totals of the sweep that recorded something last, by outcome.
-        spared: objects that nothing holds and that the last mark spares.
-        stages: manifests of the stages of the last mark, and of the last finished sweep, by name.
-        compared: objects of the last mark and of the mark of lakeFS's collector with which it was
-            compared, by who names them: ``both``, ``ours``, ``theirs``. Empty without a comparison.
-        engine: of the last mark: embedded or spark.
-        unreadable: number of unreadable runs.
-        problems: reasons why some values are not known, in sentences.
-        max_age_s: seconds without a mark after which it is stale; None if it is not collected.
-    """
-
+    #: The state of the repository.
     standing: Standing
+    #: Total of all its sweeps, also pruned and killed ones, and also of objects that were put back:
+    #: it never decreases. None if a run cannot be read.
     deleted: Total | None = None
+    #: Totals of the sweep that recorded something last, by outcome.
     swept: Mapping[str, Total] = field(default_factory=dict)
+    #: Objects that nothing holds and that the last mark spares.
     spared: int | None = None
+    #: Manifests of the stages of the last mark, and of the last finished sweep, by name.
     stages: Mapping[str, Manifest] = field(default_factory=dict)
+    #: Objects of the last mark and of the mark of lakeFS's collector with which it was compared, by
+    #: who names them: ``both``, ``ours``, ``theirs``. Empty without a comparison.
     compared: Mapping[str, int] = field(default_factory=dict)
+    #: Engine of the last mark: embedded or spark.
     engine: str | None = None
+    #: Number of unreadable runs.
     unreadable: int = 0
+    #: Reasons why some values are not known, in sentences.
     problems: Sequence[str] = ()
+    #: Seconds without a mark after which it is stale; None if it is not collected.
     max_age_s: float | None = None
 
 

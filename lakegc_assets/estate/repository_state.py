@@ -79,34 +79,30 @@ class Freed:
 
 @dataclass(frozen=True)
 class Standing:
-    """The state of one repository.
-
-    Attributes:
-        repository: its name.
-        state: one of ``STATES``.
-        because: a sentence about the state.
-        run: id of the run that the state is about; None without one.
-        objects: number in the last complete listing, without those that sweeps have deleted since;
-            None without a listing.
-        size: bytes of these objects.
-        garbage: number of objects of the last published mark that no sweep of it has finished
-            with; None without a mark.
-        garbage_size: bytes of these objects.
-        last_mark: time when the last published mark finished.
-        last_sweep: time when the last sweep finished.
-        freed: deleted objects of each sweep, in the order of time.
-    """
+    """The state of one repository."""
 
     repository: str
+    #: One of ``STATES``.
     state: str
+    #: A sentence about the state.
     because: str
+    #: Id of the run that the state is about; None without one.
     run: str | None = None
+    #: Objects in the last complete listing, without those that sweeps have deleted since; None
+    #: without a listing.
     objects: int | None = None
+    #: Bytes of these objects.
     size: int | None = None
+    #: Number of objects of the last published mark that no sweep of it has finished with; None
+    #: without a mark.
     garbage: int | None = None
+    #: Bytes of these objects.
     garbage_size: int | None = None
+    #: Time when the last published mark finished.
     last_mark: datetime | None = None
+    #: Time when the last sweep finished.
     last_sweep: datetime | None = None
+    #: Deleted objects of each sweep, in the order of time.
     freed: Sequence[Freed] = ()
 
 
@@ -120,16 +116,13 @@ class Unread:
 
 
 class OldRun(NamedTuple):
-    """The values that a process keeps of an old run.
+    """The values that a process keeps of an old run."""
 
-    Attributes:
-        attempt: the id of the present one.
-        state: the state of its sweep; None if none was begun.
-        restoring: the objects that were restored through it; None without any.
-    """
-
+    #: Id of the present attempt.
     attempt: str
+    #: The state of its sweep; None if none was begun.
     state: RunState | None
+    #: The objects that were restored through it; None without any.
     restoring: Restoring | None
 
 
@@ -162,22 +155,19 @@ class OldRuns:
 
 @dataclass(frozen=True)
 class Runs:
-    """The artifacts of the runs of a repository.
+    """The artifacts of the runs of a repository."""
 
-    Attributes:
-        read: readable runs, in the order in which they were begun.
-        unread: unreadable runs.
-        guards: the hold and the lease of the repository.
-        states: state of each run with a begun sweep, by run id.
-        restoring: runs through which objects were restored, if any sweep was begun.
-        old: runs that were read before, and not now.
-    """
-
+    #: Readable runs, in the order in which they were begun.
     read: Sequence[RunManifests]
+    #: Unreadable runs.
     unread: Sequence[Unread]
+    #: The hold and the lease of the repository.
     guards: Guards
+    #: State of each run with a begun sweep, by run id.
     states: Mapping[str, RunState]
+    #: Runs through which objects were restored, if any sweep was begun.
     restoring: Sequence[Restoring] = ()
+    #: Runs that were read before, and not now.
     old: Mapping[str, OldRun] = field(default_factory=dict)
 
     @property

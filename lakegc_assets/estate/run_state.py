@@ -52,26 +52,23 @@ NOTHING: Final = Total(0, 0)
 
 @dataclass(frozen=True)
 class RunState:
-    """The state of a run.
+    """The state of a run."""
 
-    Attributes:
-        state: one of the words above.
-        because: sentences about the state, without the last full stop.
-        outcomes: totals that its sweep has recorded, by outcome.
-        marked: total of its mark; nothing if that is not published.
-        command: the command that continues it; empty if none does, or a person must look first.
-        recorded: time of the last recorded outcome; None without any.
-        restored: swept objects that were brought back; None without any.
-        unread: reason why the records of its sweep are unreadable; empty if they were read.
-    """
-
+    #: One of the words above.
     state: str
+    #: Sentences about the state, without the last full stop.
     because: str
+    #: Totals that its sweep has recorded, by outcome.
     outcomes: Mapping[str, Total] = field(default_factory=dict)
+    #: Total of its mark; nothing if that is not published.
     marked: Total = NOTHING
+    #: The command that continues it; empty if none does, or a person must look first.
     command: str = ""
+    #: Time of the last recorded outcome; None without any.
     recorded: datetime | None = None
+    #: Swept objects that were brought back; None without any.
     restored: Restored | None = None
+    #: Reason why the records of its sweep are unreadable; empty if they were read.
     unread: str = ""
 
     @property
@@ -119,22 +116,18 @@ class RunState:
 
 @dataclass(frozen=True)
 class RunManifests:
-    """The manifests of a run; those of unfinished assets are None.
-
-    Attributes:
-        attempt: the present one.
-        candidates: of ``deletion_candidates``.
-        report: of ``gc_report``.
-        swept: of ``swept_set``.
-        begun: True if a sweep that has not finished has left files.
-        alarm: time of the last alarm about needed objects that are gone; None without one.
-    """
+    """The manifests of a run; those of unfinished assets are None."""
 
     attempt: AttemptArtifacts
+    #: Manifest of ``deletion_candidates``.
     candidates: Manifest | None
+    #: Manifest of ``gc_report``.
     report: Manifest | None
+    #: Manifest of ``swept_set``.
     swept: Manifest | None
+    #: True if a sweep that has not finished has left files.
     begun: bool
+    #: Time of the last alarm about needed objects that are gone; None without one.
     alarm: datetime | None
 
     @property

@@ -18,20 +18,17 @@ State = Literal["to be set", "same", "has others", "read-only"]
 
 @dataclass(frozen=True)
 class Change:
-    """A change to today's rules.
+    """A change to today's rules."""
 
-    Attributes:
-        rules: rules that replace today's; None to keep today's.
-        default: default retention in days; None for the default of the rules.
-        branches: retention in days of single branches, added to those of the rules.
-        without: branches that are to be deleted.
-        retain: rules, in addition to lakeFS's, that replace today's; None to keep today's.
-    """
-
+    #: Rules that replace today's; None to keep today's.
     rules: Rules | None = None
+    #: Default retention in days; None for the default of the rules.
     default: int | None = None
+    #: Retention in days of single branches, added to those of the rules.
     branches: Mapping[str, int] = field(default_factory=dict)
+    #: Branches that are to be deleted.
     without: Sequence[str] = ()
+    #: Rules, in addition to lakeFS's, that replace today's; None to keep today's.
     retain: Retain | None = None
 
     def of(self, today: Rules | None) -> Rules:

@@ -32,16 +32,12 @@ from lakegc_assets.run.history import Earlier
 
 @dataclass(frozen=True)
 class Span:
-    """The time for which an object or commit is kept.
+    """The time for which an object or commit is kept."""
 
-    Attributes:
-        days: the least default retention, in days, that keeps it, with the branch rules of the
-            other rules; 0 for always, ``NEVER`` for no default.
-        left: days for which today's rules keep it; 0 if they do not keep it, ``FOREVER`` for
-            always.
-    """
-
+    #: The least default retention, in days, that keeps it, with the branch rules of the other
+    #: rules; 0 for always, ``NEVER`` for no default.
     days: int = NEVER
+    #: Days for which today's rules keep it; 0 if they do not keep it, ``FOREVER`` for always.
     left: int = 0
 
     def __or__(self, other: Span) -> Span:
@@ -50,26 +46,21 @@ class Span:
 
 @dataclass(frozen=True)
 class MarkedCommits:
-    """The commits of a repository as a mark read them.
+    """The commits of a repository as a mark read them."""
 
-    Attributes:
-        commits: all commits that the mark reached, and commits of an earlier mark that lakeFS still
-            has.
-        heads: HEAD of each branch.
-        active: reason why each active commit was active.
-        known: all reasons that the mark hands on, also of commits that are kept only below some
-            paths.
-        tagged: commits that tags protect.
-        tags: commit of each tag.
-        rules: the rules that the mark followed; None without rules.
-    """
-
+    #: All commits that the mark reached, and commits of an earlier mark that lakeFS still has.
     commits: Mapping[str, Commit]
+    #: HEAD of each branch.
     heads: Mapping[str, str]
+    #: Reason why each active commit was active.
     active: Mapping[str, Reason]
+    #: Commits that tags protect.
     tagged: frozenset[str]
+    #: All reasons that the mark hands on, also of commits that are kept only below some paths.
     known: Previous
+    #: The rules that the mark followed; None without rules.
     rules: Rules | None
+    #: Commit of each tag.
     tags: Mapping[str, str] = field(default_factory=dict)
 
 

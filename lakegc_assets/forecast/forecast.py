@@ -52,40 +52,35 @@ class Amount:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The forecast of other rules.
-
-    Attributes:
-        repository: lakeFS repository.
-        mark: run that the forecast is computed from.
-        as_of: the moment of that mark.
-        todays_rules: the rules in lakeFS; None without rules.
-        rules: the other rules.
-        todays_retain: the mark's rules in addition to lakeFS's.
-        retain: the rules that replace ``todays_retain``.
-        without_branches: branches that the forecast treats as deleted.
-        today: objects that a mark under today's rules would name.
-        forecast: objects that a mark under the other rules would name.
-        unverified: the part of the forecast that today's rules keep: the mark did not ask lakeFS
-            whether it serves some of it.
-        curve: objects that a mark would name under the other rules, for each default from 1 to 365
-            days.
-        later: objects that a mark under today's rules would name after some days without writes.
-        notes: facts that a reader of the forecast has to know, in sentences.
-    """
+    """The forecast of other rules."""
 
     repository: str
+    #: Run that the forecast is computed from.
     mark: str
+    #: The moment of that mark.
     as_of: datetime
+    #: The rules in lakeFS; None without rules.
     todays_rules: Rules | None
+    #: The other rules.
     rules: Rules
+    #: The mark's rules in addition to lakeFS's.
     todays_retain: Retain
+    #: The rules that replace ``todays_retain``.
     retain: Retain
+    #: Branches that the forecast treats as deleted.
     without_branches: Sequence[str]
+    #: Objects that a mark under today's rules would name.
     today: Amount
+    #: Objects that a mark under the other rules would name.
     forecast: Amount
+    #: The part of the forecast that today's rules keep: the mark did not ask lakeFS whether it
+    #: serves some of it.
     unverified: Amount
+    #: Objects that a mark would name under the other rules, for each default from 1 to 365 days.
     curve: Mapping[int, Amount]
+    #: Objects that a mark under today's rules would name after some days without writes.
     later: Mapping[int, Amount]
+    #: Facts that a reader of the forecast has to know, in sentences.
     notes: Sequence[str]
 
     @property
@@ -211,18 +206,15 @@ def _has_staged(client: LakeFSClient, repository: str, branch: str) -> bool:
 
 @dataclass(frozen=True)
 class _Bounds:
-    """The reasons why amounts are bounds and not exact.
+    """The reasons why amounts are bounds and not exact."""
 
-    Attributes:
-        missing: span of each range or metarange with unknown contents.
-        marked: rules that the mark followed.
-        staged: branches that the forecast treats as deleted, and that have staged entries.
-        unlisted: slices that were made after the cutoff, and that the mark did not list.
-    """
-
+    #: Span of each range or metarange with unknown contents.
     missing: Sequence[Span]
+    #: Rules that the mark followed.
     marked: Rules | None
+    #: Branches that the forecast treats as deleted, and that have staged entries.
     staged: Sequence[str]
+    #: Slices that were made after the cutoff, and that the mark did not list.
     unlisted: int
 
     def knows(self, default: int) -> bool:

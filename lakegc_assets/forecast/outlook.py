@@ -48,52 +48,40 @@ _WHAT: Final = "find what keeps each object"
 
 @dataclass(frozen=True)
 class Mark:
-    """The mark that a forecast is computed from.
-
-    Attributes:
-        ctx: of the repository.
-        frames: the session.
-        attempt: of the mark.
-        chain: its manifests, by asset.
-        url: of the store for intermediate files.
-    """
+    """The mark that a forecast is computed from."""
 
     ctx: RunContext
     frames: Session
     attempt: AttemptArtifacts
+    #: Its manifests, by asset.
     chain: Mapping[str, Manifest]
+    #: URL of the store for intermediate files.
     url: str
 
 
 @dataclass(frozen=True)
 class Held:
-    """Ranges, and the time for which each is kept.
+    """Ranges, and the time for which each is kept."""
 
-    Attributes:
-        spans: span of each cached range, by its id.
-        last_parts: last path components of addresses in them that cannot be resolved.
-        missing: span of each range or metarange that is not cached.
-        below: span of the entries of ranges below paths, by prefix and range.
-    """
-
+    #: Span of each cached range, by its id.
     spans: Mapping[str, Span]
+    #: Last path components of addresses in them that cannot be resolved.
     last_parts: Mapping[str, Span]
+    #: Span of each range or metarange that is not cached.
     missing: Sequence[Span] = field(default_factory=list)
+    #: Span of the entries of ranges below paths, by prefix and range.
     below: Mapping[tuple[str, str], Span] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """The objects that become free under some default retention, or on a later day.
+    """The objects that become free under some default retention, or on a later day."""
 
-    Attributes:
-        objects: rows of ``OUTLOOK``.
-        missing: span of each range or metarange that is not known.
-        unfinished: runs with unfinished sweeps.
-    """
-
+    #: Rows of ``OUTLOOK``.
     objects: Dataset
+    #: Span of each range or metarange that is not known.
     missing: Sequence[Span]
+    #: Runs with unfinished sweeps.
     unfinished: Sequence[str]
 
 

@@ -82,24 +82,21 @@ class Key(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The progress of decoding one chunk.
+    """The progress of decoding one chunk."""
 
-    Attributes:
-        code: ``OK``, or the code of the error.
-        block: the index of the last block that was begun.
-        entries: rows so far.
-        addresses: bytes of addresses so far.
-        stream_end: the end of the hash stream.
-        first: first key of the chunk.
-        last: last key so far.
-    """
-
+    #: ``OK``, or the code of the error.
     code: int
+    #: The index of the last block that was begun.
     block: int
+    #: Rows so far.
     entries: int
+    #: Bytes of addresses so far.
     addresses: int
+    #: The end of the hash stream.
     stream_end: int
+    #: First key of the chunk.
     first: Key
+    #: Last key so far.
     last: Key
 
 

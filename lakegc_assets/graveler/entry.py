@@ -45,24 +45,21 @@ _NEVER: Final = Timestamp()
 
 @dataclass(frozen=True)
 class Entry:
-    """One object at one path of a commit.
+    """One object at one path of a commit."""
 
-    Attributes:
-        address: of the object, in the form that ``address_type`` names.
-        last_modified: the time at which lakeFS recorded the object.
-        size: bytes.
-        e_tag: of the object, as the store gave it, without quotes.
-        metadata: the user's.
-        address_type: the form of ``address``.
-        content_type: may be empty.
-    """
-
+    #: Address of the object, in the form that ``address_type`` names.
     address: str
+    #: The time at which lakeFS recorded the object.
     last_modified: Timestamp = _NEVER
+    #: Bytes.
     size: int = 0
+    #: Etag of the object, as the store gave it, without quotes.
     e_tag: str = ""
+    #: The user's metadata.
     metadata: Mapping[str, str] = field(default_factory=dict)
+    #: The form of ``address``.
     address_type: AddressType = AddressType.RELATIVE
+    #: May be empty.
     content_type: str = ""
 
 

@@ -64,19 +64,16 @@ class UnresolvableAddressError(IntegrityError):
 
 @dataclass(frozen=True)
 class StorageNamespace:
-    """The place of one repository in an object store.
+    """The place of one repository in an object store."""
 
-    Attributes:
-        scheme: ``s3`` (also for s3a and s3n), ``azure``, ``gs``, ``local`` (below the directory of
-            a lakeFS with local storage) or ``file``.
-        authority: bucket; ``ACCOUNT.DOMAIN/CONTAINER`` for azure, the domain being one of
-            ``AZURE_DOMAINS``; empty for file.
-        prefix: path without slashes at its ends, empty for a whole bucket. As it stands in the
-            URL; percent-decoded for the https form of azure, as lakeFS reads it.
-    """
-
+    #: ``s3`` (also for s3a and s3n), ``azure``, ``gs``, ``local`` (below the directory of a lakeFS
+    #: with local storage) or ``file``.
     scheme: str
+    #: Bucket; ``ACCOUNT.DOMAIN/CONTAINER`` for azure, the domain being one of ``AZURE_DOMAINS``;
+    #: empty for file.
     authority: str
+    #: Path without slashes at its ends, empty for a whole bucket. As it stands in the URL;
+    #: percent-decoded for the https form of azure, as lakeFS reads it.
     prefix: str
 
     @classmethod
@@ -357,18 +354,15 @@ _SLICE_EPOCH: Final = 64_060_588_800
 
 @dataclass(frozen=True)
 class Xid:
-    """The four fields of a 12-byte xid (https://github.com/rs/xid).
+    """The four fields of a 12-byte xid (https://github.com/rs/xid)."""
 
-    Attributes:
-        seconds: 32 bits, since 1970.
-        machine: 3 bytes.
-        pid: 16 bits.
-        counter: 24 bits.
-    """
-
+    #: 32 bits, since 1970.
     seconds: int
+    #: 3 bytes.
     machine: bytes
+    #: 16 bits.
     pid: int
+    #: 24 bits.
     counter: int
 
 

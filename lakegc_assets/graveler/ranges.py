@@ -16,20 +16,17 @@ _ID_LENGTH = 64
 
 @dataclass(frozen=True)
 class RangeInfo:
-    """A range, as its metarange describes it.
+    """A range, as its metarange describes it."""
 
-    Attributes:
-        id: 64 hex digits; the range is at ``_lakefs/<id>``.
-        min_key: first path.
-        max_key: last path.
-        count: of entries.
-        estimated_size: bytes.
-    """
-
+    #: 64 hex digits; the range is at ``_lakefs/<id>``.
     id: str
+    #: First path.
     min_key: bytes
+    #: Last path.
     max_key: bytes
+    #: Number of entries.
     count: int
+    #: Bytes.
     estimated_size: int
 
 

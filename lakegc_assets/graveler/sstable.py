@@ -66,31 +66,25 @@ class Handle(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The data blocks of a table.
+    """The data blocks of a table."""
 
-    Attributes:
-        properties: all of them, RocksDB's own included.
-        offsets: position of each block in the file.
-        payloads: decompressed content of each block.
-    """
-
+    #: All properties, RocksDB's own included.
     properties: dict[str, bytes]
+    #: Position of each block in the file.
     offsets: list[int]
+    #: Decompressed content of each block.
     payloads: list[bytes]
 
 
 @dataclass(frozen=True)
 class SSTable:
-    """A whole table, checked.
+    """A whole table, checked."""
 
-    Attributes:
-        properties: all of them, RocksDB's own included.
-        records: in the order of their keys.
-        offsets: for each record, the position of its block in the file.
-    """
-
+    #: All properties, RocksDB's own included.
     properties: dict[str, bytes]
+    #: In the order of their keys.
     records: list[Record]
+    #: For each record, the position of its block in the file.
     offsets: list[int]
 
     @property

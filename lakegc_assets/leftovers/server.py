@@ -46,18 +46,14 @@ def noting(problems: list[Problem], where: str, what: str = "") -> Iterator[None
 
 @dataclass(frozen=True)
 class Server:
-    """A lakeFS server.
+    """A lakeFS server."""
 
-    Attributes:
-        root: of the artifacts; it also has the settings of the stores.
-        context: returns the context of a repository, by its name.
-        client: of the server.
-        namespace_roots: URLs below which the server keeps storage namespaces.
-    """
-
+    #: Root of the artifacts; it also has the settings of the stores.
     root: ArtifactRoot
+    #: Returns the context of a repository, by its name.
     context: Callable[[str], RunContext]
     client: LakeFSClient
+    #: URLs below which the server keeps storage namespaces.
     namespace_roots: Sequence[str] = ()
 
     def repositories(self) -> list[Repository]:
