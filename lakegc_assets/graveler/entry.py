@@ -63,16 +63,6 @@ class Entry:
     content_type: str = ""
 
 
-@dataclass(frozen=True)
-class RangeData:
-    """RangeData of a metarange: first and last key, size in bytes, number of entries."""
-
-    min_key: bytes
-    max_key: bytes
-    estimated_size: int
-    count: int
-
-
 class CommitData(NamedTuple):
     """A commit in a dump of refs: its id, the metarange of its objects, its parents."""
 
@@ -184,22 +174,19 @@ def entry_identity(entry: Entry) -> bytes:
     return ident.entry_identity(entry.size, entry.e_tag, entry.metadata, entry.content_type)
 
 
-def encode_range_data(data: RangeData) -> bytes:
-    """Encode range data as protobuf."""
+def encode_range_data(min_key: bytes, max_key: bytes, estimated_size: int, count: int) -> bytes:
+    """Encode the data of a range in a metarange as protobuf."""
     message = _RANGE_DATA(
-        min_key=data.min_key,
-        max_key=data.max_key,
-        estimated_size=data.estimated_size,
-        count=data.count,
+        min_key=min_key, max_key=max_key, estimated_size=estimated_size, count=count
     )
     encoded: bytes = message.SerializeToString(deterministic=True)
     return encoded
 
 
-def decode_range_data(data: bytes) -> RangeData:
-    """Decode the protobuf of range data; ValueError if it is invalid."""
+def decode_range_data(data: bytes) -> tuple[bytes, bytes, int, int]:
+    """Decode first and last key, size and number of entries; ValueError if they are invalid."""
     message = _parse(_RANGE_DATA, data)
-    return RangeData(message.min_key, message.max_key, message.estimated_size, message.count)
+    return message.min_key, message.max_key, message.estimated_size, message.count
 
 
 def decode_commit_data(data: bytes) -> CommitData:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lakegc_assets.graveler import entry as codec
-from lakegc_assets.graveler.entry import Entry, RangeData
+from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.graveler.sstable import Record, SSTable, read_sstable
 from lakegc_assets.graveler.sstable_writer import SSTableWriter, write_sstable
@@ -63,7 +63,7 @@ def read_metarange(data: bytes, name: str) -> list[RangeInfo]:
     table = _read(data, name, b"metaranges")
     for record, offset in zip(table.records, table.offsets, strict=True):
         try:
-            of = codec.decode_range_data(record.value)
+            low, high, size, count = codec.decode_range_data(record.value)
             range_id = record.identity.decode("ascii")
         except ValueError as error:
             raise FormatError(name, offset, f"the range up to {record.key!r}: {error}") from None
@@ -71,13 +71,14 @@ def read_metarange(data: bytes, name: str) -> list[RangeInfo]:
             raise FormatError(
                 name, offset, f"the range up to {record.key!r} has the id {range_id!r}"
             )
-        if of.max_key != record.key or of.min_key > of.max_key or of.count < 1:
-            raise FormatError(name, offset, f"the range up to {record.key!r} claims {of}")
-        if found and of.min_key <= found[-1].max_key:
+        if high != record.key or low > high or count < 1:
+            claims = f"claims {count} entries from {low!r} to {high!r}"
+            raise FormatError(name, offset, f"the range up to {record.key!r} {claims}")
+        if found and low <= found[-1].max_key:
             raise FormatError(
                 name, offset, f"the range up to {record.key!r} overlaps the one before it"
             )
-        found.append(RangeInfo(range_id, of.min_key, of.max_key, of.count, of.estimated_size))
+        found.append(RangeInfo(range_id, low, high, count, size))
     return found
 
 
@@ -136,7 +137,7 @@ def write_metarange(
                 each.max_key,
                 each.id.encode(),
                 codec.encode_range_data(
-                    RangeData(each.min_key, each.max_key, each.estimated_size, each.count)
+                    each.min_key, each.max_key, each.estimated_size, each.count
                 ),
             )
             for each in ranges

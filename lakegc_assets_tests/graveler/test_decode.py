@@ -24,7 +24,6 @@ from lakegc_assets.graveler.decode import (
 from lakegc_assets.graveler.entry import (
     AddressType,
     Entry,
-    RangeData,
     Timestamp,
     encode_range_data,
 )
@@ -228,7 +227,7 @@ def test_every_recorded_metarange_is_the_same_to_both_readers() -> None:
 
 
 def said(low: bytes, high: bytes, count: int = 1, size: int = 7) -> bytes:
-    return encode_range_data(RangeData(low, high, size, count))
+    return encode_range_data(low, high, size, count)
 
 
 ID = st.text("0123456789abcdef", min_size=64, max_size=64)

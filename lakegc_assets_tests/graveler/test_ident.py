@@ -7,7 +7,6 @@ import pytest
 
 from lakegc_assets.graveler import ident
 from lakegc_assets.graveler.entry import (
-    RangeData,
     Timestamp,
     decode_entry,
     decode_range_data,
@@ -63,8 +62,8 @@ def test_the_address_and_the_time_are_no_part_of_the_identity() -> None:
 
 
 def test_range_data_is_read_as_it_was_written() -> None:
-    data = RangeData(b"\xff", b"\xff\x00", 2**63, 7)
-    assert decode_range_data(encode_range_data(data)) == data
+    data = b"\xff", b"\xff\x00", 2**63, 7
+    assert decode_range_data(encode_range_data(*data)) == data
     for decode in (decode_range_data, decode_entry):
         with pytest.raises(ValueError, match="pars"):
             decode(b"\x0a\x05abc")
