@@ -178,7 +178,7 @@ def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
             ctx.repository,
             first.to_json(),
             second.to_json(),
-            _total(row for row in totals if row["named_by"] == BOTH),
+            sum((_total(row) for row in totals if row["named_by"] == BOTH), Total()),
             _difference(asked, FIRST, first, second),
             _difference(asked, SECOND, second, first),
             _notes(first, second),
@@ -248,25 +248,18 @@ def _largest(asked: _Asked, alone: DataFrame, kept: Dataset) -> list[dict[str, A
     ]
 
 
-def _total(rows: Iterator[Mapping[str, Any]]) -> Total:
-    """The total of groups; bytes are known only if every object has a size."""
-    found = Total()
-    for row in rows:
-        found += Total(row["objects"], row["bytes"] if row["sized"] == row["objects"] else None)
-    return found
+def _total(row: Mapping[str, Any]) -> Total:
+    """The total of a group. A missing object has no bytes; another without a size makes it None."""
+    known = row["sized"] == row["objects"] or row.get("kind") == MISSING
+    return Total(row["objects"], row["bytes"] or 0 if known else None)
 
 
 def _by(pairs: Iterator[tuple[str | None, Mapping[str, Any]]]) -> dict[str, Total]:
-    """Objects and bytes by a key; a row without a key is left out.
-
-    A missing object has no bytes. Bytes are None if another object is in no listing.
-    """
+    """Objects and bytes by a key; a row without a key is left out."""
     found: dict[str, Total] = {}
     for key, row in pairs:
         if key is not None:
-            known = row["sized"] == row["objects"] or row.get("kind") == MISSING
-            total = Total(row["objects"], row["bytes"] or 0 if known else None)
-            found[key] = found.get(key, Total()) + total
+            found[key] = found.get(key, Total()) + _total(row)
     return dict(sorted(found.items(), key=lambda pair: (-pair[1].objects, pair[0])))
 
 

@@ -76,7 +76,7 @@ def expired_addresses(
         return (), 0, passed
     parts, damaged = _named_by_none(ctx, attempt, others, active)
     passed += [
-        f"passed over, since no active commit has it: {error}. What it alone names stays"
+        f"passed over, since no active commit has it: {error}. Objects that only it names stay"
         for _, error in sorted(damaged.items())
     ]
     return parts, others.num_rows, passed

@@ -30,6 +30,7 @@ from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.sweep.lease_record import LEASE
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded
+from lakegc_assets_tests.mark import foreign
 from lakegc_assets_tests.mark.conftest import Goldens
 from lakegc_assets_tests.recorded import Marked
 from lakegc_assets_tests.replay import GOLDEN, Answer, ReplayServer, Request
@@ -418,12 +419,11 @@ def test_an_empty_repository_has_nothing_to_mark(
 def test_nothing_is_published_when_a_check_fails(golden: Goldens, tmp_path: Path) -> None:
     marked = recorded.rewind(golden("small").marked, tmp_path)
     (key,) = marked.manifests["uncommitted_snapshot"].facts["files"]
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"physical_address": [min(marked.candidates)]}), sink)
+    staged = foreign.parquet([min(marked.candidates)], "physical_address")
     with recorded.preserved("small"):
         for published_key in published("small"):
             recorded.remove("small", published_key)
-        recorded.plant("small", key, sink.getvalue().to_pybytes())
+        recorded.plant("small", key, staged)
         failed = [check.name for check in check_candidates(marked.ctx) if not check.passed]
         assert failed == ["none_staged"]
         with pytest.raises(RefusedError, match="none_staged: 1 candidate: each is staged"):

@@ -32,6 +32,7 @@ from lakegc_assets.run.hashing import address_hashes, key_digest, signed
 from lakegc_assets.run.scratch import Folder
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.lake import REPOSITORY, running
+from lakegc_assets_tests.mark import foreign
 from lakegc_assets_tests.replay import Answer, ReplayServer, Request
 from lakegc_assets_tests.replay import paged as paged_items
 from lakegc_assets_tests.sessions import Session
@@ -399,10 +400,8 @@ def test_a_date_that_no_calendar_has_stops_nothing(paged: Paged, date: int | Non
 
 
 def test_another_table_stops_the_run(paged: Paged) -> None:
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"address": ["data/1"]}), sink)
     with pytest.raises(IntegrityError, match="is no list of staged objects as lakeFS writes"):
-        read(paged, sink.getvalue().to_pybytes())
+        read(paged, foreign.parquet(["data/1"]))
 
 
 def _damaged(body: bytes) -> bytes:
