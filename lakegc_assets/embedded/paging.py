@@ -29,14 +29,9 @@ class Paging:
 def page(
     read: Callable[[bytes], Iterator[tuple[bytes, Item]]], wanted: Paging
 ) -> tuple[list[Item | str], bool]:
-    """Page through items by key, as lakeFS's listings do.
+    """Page through items by key, as lakeFS's listings do; ``read`` returns them from a key on.
 
-    Args:
-        read: returns key and item from a key on.
-        wanted: the part to return.
-
-    Returns:
-        Items, and common prefixes as strings; and whether more follow.
+    Returns items, and common prefixes as strings; and whether more follow.
     """
     prefix, delimiter = wanted.prefix.encode(), wanted.delimiter.encode()
     after = wanted.after.encode()

@@ -25,12 +25,8 @@ def start(
 ) -> str:
     """Record a task that this process will do in the background; its id.
 
-    Args:
-        lake: the server.
-        repository: its name.
-        prefix: of the id; it shows the kind of the task.
-        check: checks first, in the same transaction, whether the task is possible.
-        force: also in a read-only repository.
+    The prefix of the id shows the kind of the task. ``check`` checks first, in the same
+    transaction, whether the task is possible.
 
     Raises:
         ApiError: 404 when there is no such repository, 403 for a read-only one unless ``force``.

@@ -7,11 +7,11 @@ from starlette.responses import Response
 from lakegc_assets.embedded import errors
 from lakegc_assets.embedded.api import logins
 from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done, one_page
+from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.embedded.objects import presigning
-from lakegc_assets.embedded.refs import history
 
 VERSION = "1.84.0"
-_USER = {"creation_date": 0, "email": "", "friendly_name": "", "id": history.COMMITTER}
+_USER = {"creation_date": 0, "email": "", "friendly_name": "", "id": catalog.COMMITTER}
 
 
 def version(_: Call) -> Response:
@@ -85,7 +85,7 @@ def user(_: Call) -> Response:
 def users(call: Call) -> Response:
     """A page of the users: there is one."""
     page = call.paging()
-    name = history.COMMITTER
+    name = catalog.COMMITTER
     found = [_USER] if name.startswith(page.prefix) and name > page.after else []
     return one_page(found, page.amount, key="id")
 

@@ -38,14 +38,9 @@ def check_sizes(lake: Lake, sizes: Sequence[int]) -> None:
 def write_parts(
     lake: Lake, repo: Repository, address: str, parts: Sequence[PartReader], moment: float
 ) -> None:
-    """Write an object, which is at its address only once it is complete.
+    """Write an object, which is at its relative address only once it is complete.
 
-    Args:
-        lake: the server.
-        repo: of the object.
-        address: relative.
-        parts: functions that return the bytes of each part.
-        moment: time of the write, in epoch seconds.
+    ``moment`` is the time of the write, in epoch seconds.
     """
     if not lake.settings.store:
         lake.stores.write(repo, address, b"".join(part() for part in parts), moment)

@@ -19,11 +19,7 @@ _MOST_UNWANTED_BYTES = 1 << 20
 
 
 class Body:
-    """One request's body.
-
-    Args:
-        receive: returns its pieces.
-    """
+    """One request's body."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -32,11 +28,7 @@ class Body:
     async def read(self, kind: str, signed: Signed, headers: Mapping[str, str], most: int) -> bytes:
         """Read the body as the client sent it.
 
-        Args:
-            kind: ``content``, or a kind with a short limit.
-            signed: shows whether the body has chunks.
-            headers: of the request.
-            most: limit of the unpacked content, in bytes.
+        ``most`` is the limit in bytes of an unpacked ``content``; other kinds have a short limit.
 
         Raises:
             S3Error: the body is too large; if its announced length is, nothing is read.
@@ -58,8 +50,7 @@ class Body:
     async def finish(self, *, waited_for: bool) -> bool:
         """Read the rest of the body if it is short; return whether the body has ended.
 
-        Args:
-            waited_for: the client waits for ``100 Continue``: it gets the answer instead.
+        ``waited_for``: the client waits for ``100 Continue``, and gets the answer instead.
         """
         unwanted = 0
         while not (self._ended or waited_for) and unwanted <= _MOST_UNWANTED_BYTES:

@@ -69,11 +69,7 @@ class Operation(NamedTuple):
 
 
 class Gateway:
-    """The application for all paths outside of the REST API.
-
-    Args:
-        lake: the server's parts.
-    """
+    """The application for all paths outside of the REST API."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake

@@ -36,11 +36,7 @@ _COPY_RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
 
 
 class Multipart:
-    """The operations.
-
-    Args:
-        uploads: the unfinished uploads.
-    """
+    """The operations."""
 
     def __init__(self, uploads: Uploads) -> None:
         self._uploads = uploads

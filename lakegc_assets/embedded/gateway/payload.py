@@ -46,13 +46,9 @@ def is_stream(declared: str) -> bool:
 def unpack(
     raw: bytes, signed: Signed, headers: Mapping[str, str], *, names_parts: bool = False
 ) -> Payload:
-    """The content of a request.
+    """The content of a request, from its body and its headers, whose names are in lower case.
 
-    Args:
-        raw: the body.
-        signed: its signature.
-        headers: of the request, with names in lower case.
-        names_parts: the checksums in the headers are not of the body but of the object to assemble.
+    ``names_parts``: the checksums in the headers are not of the body but of the object to assemble.
 
     Raises:
         S3Error: the content does not match its signature, length or checksums.

@@ -38,13 +38,7 @@ def is_presigned(incoming: Incoming) -> bool:
 
 
 def verify(incoming: Incoming, access_key: str, secret_key: str, now: float) -> Signed:
-    """Check the signature of a presigned URL, and its expiry.
-
-    Args:
-        incoming: the request.
-        access_key: of the one user.
-        secret_key: of the one user.
-        now: epoch seconds.
+    """Check the signature of a presigned URL, and its expiry. ``now`` is in epoch seconds.
 
     Raises:
         S3Error: this user did not sign it, it has expired, or it was changed since.

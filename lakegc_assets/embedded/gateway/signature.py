@@ -106,13 +106,7 @@ class _Claim(NamedTuple):
 
 
 def verify(incoming: Incoming, access_key: str, secret_key: str, now: float) -> Signed:
-    """Check the signer and the time of a request.
-
-    Args:
-        incoming: the request.
-        access_key: of the one user.
-        secret_key: of the one user.
-        now: epoch seconds.
+    """Check the signer and the time of a request. ``now`` is in epoch seconds.
 
     Raises:
         S3Error: it is not signed, this user did not sign it, its time is wrong, or it was changed.

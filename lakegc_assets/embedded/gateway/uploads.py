@@ -64,8 +64,7 @@ class Part(NamedTuple):
 class Uploads:
     """The uploads of one server; safe to use from many threads and processes.
 
-    Args:
-        lake: the server's parts. Files that earlier processes left are removed.
+    Files that earlier processes left are removed at the start.
     """
 
     def __init__(self, lake: Lake) -> None:

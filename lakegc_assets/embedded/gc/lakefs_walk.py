@@ -18,13 +18,7 @@ def order_dependent_walk(
 
     It walks from HEADs and dangling commits in the order of their ids. A walk ends at a parent that
     an earlier walk with the same or a longer retention has visited. It ends there before it checks
-    whether the child is young enough to keep that parent.
-
-    Args:
-        commits: id → commit, all of the repository.
-        heads: branch → id of its HEAD.
-        rules: of the repository.
-        now: the moment of the run, aware.
+    whether the child is young enough to keep that parent. Commits are by id, heads by branch.
     """
     active: set[str] = set()
     thresholds: dict[str, float] = {}

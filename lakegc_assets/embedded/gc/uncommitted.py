@@ -68,12 +68,7 @@ def prepare_uncommitted(lake: Lake, repository: str, token: str) -> dict[str, st
 
     A page without rows has no location, unless the run has written files before. Then it has the
     location of these files and of one file without rows, so that a client finds all files with the
-    last answer alone.
-
-    Args:
-        lake: the server.
-        repository: its name.
-        token: from the page before, or empty for a new run.
+    last answer alone. The token is that of the page before, or empty for a new run.
 
     Raises:
         ApiError: 400 for a token that is invalid, too old, or of another repository; 403 for a

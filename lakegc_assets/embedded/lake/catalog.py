@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from lakegc_assets.embedded import errors
 from lakegc_assets.graveler.ident import commit_id
 from lakegc_assets.graveler.namespace import StorageNamespace
+
+#: The name of the only user.
+COMMITTER = "admin"
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Commit:
     def new(
         cls,
         *,
-        committer: str,
+        committer: str = COMMITTER,
         message: str,
         metarange_id: str,
         creation_date: int,
@@ -74,15 +77,9 @@ class Commit:
     ) -> Commit:
         """A commit with lakeFS's own id for its content."""
         ids = tuple(p.id for p in parents)
+        content = (committer, message, metarange_id, creation_date, metadata, ids)
         return cls(
-            id=commit_id(committer, message, metarange_id, creation_date, metadata, ids),
-            committer=committer,
-            message=message,
-            metarange_id=metarange_id,
-            creation_date=creation_date,
-            metadata=metadata,
-            parents=ids,
-            generation=1 + max((p.generation for p in parents), default=0),
+            commit_id(*content), *content, 1 + max((p.generation for p in parents), default=0)
         )
 
     def shown(self) -> dict[str, object]:
@@ -128,17 +125,7 @@ def repositories(db: sqlite3.Connection, prefix: str, after: str, amount: int) -
 def insert_repository(db: sqlite3.Connection, new: Repository) -> None:
     """Add a repository; 409 when its name is taken."""
     try:
-        db.execute(
-            "INSERT INTO repositories VALUES (?, ?, ?, ?, ?, ?)",
-            (
-                new.id,
-                new.namespace,
-                new.default_branch,
-                new.creation_date,
-                new.read_only,
-                new.rules,
-            ),
-        )
+        db.execute("INSERT INTO repositories VALUES (?, ?, ?, ?, ?, ?)", astuple(new))
     except sqlite3.IntegrityError:
         raise errors.conflict("error creating repository: not unique") from None
 
@@ -312,24 +299,12 @@ def insert_commit(db: sqlite3.Connection, repo: Repository, new: Commit) -> None
 
 
 def _repository(row: tuple[str, str, str, int, int, str | None]) -> Repository:
-    name, namespace, default_branch, creation_date, read_only, rules = row
-    return Repository(name, namespace, default_branch, creation_date, bool(read_only), rules)
+    return Repository(*row[:4], bool(row[4]), row[5])
 
 
 def _branch(row: tuple[int, str, str, int, int]) -> Branch:
-    uid, name, head, hidden, version = row
-    return Branch(uid, name, head, bool(hidden), version)
+    return Branch(*row[:3], bool(row[3]), row[4])
 
 
 def _commit(row: tuple[str, str, str, str, str, int, str, str, int]) -> Commit:
-    _, name, committer, message, metarange_id, creation_date, metadata, parents, generation = row
-    return Commit(
-        name,
-        committer,
-        message,
-        metarange_id,
-        creation_date,
-        json.loads(metadata),
-        tuple(json.loads(parents)),
-        generation,
-    )
+    return Commit(*row[1:6], json.loads(row[6]), tuple(json.loads(row[7])), row[8])

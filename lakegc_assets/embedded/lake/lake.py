@@ -13,9 +13,6 @@ from lakegc_assets.embedded.lake.stores import Stores
 class Lake:
     """State, stores and ids of one server process.
 
-    Args:
-        settings: of this server; its directories are made here.
-
     Attributes:
         settings: of this server.
         state: refs, commits and staged entries.

@@ -35,13 +35,7 @@ def is_flat(layout: Layout) -> bool:
 
 
 def in_layout(layout: Layout, partition: str, object_id: str) -> str:
-    """The address of an object in a layout with partitions.
-
-    Args:
-        layout: with slices or shards.
-        partition: the open partition; for slices, the slice.
-        object_id: of the object.
-    """
+    """The address of an object in a layout with partitions, which are slices or below shards."""
     if layout is not Layout.SHARDED:
         return f"data/{partition}/{object_id}"
     shard = hashlib.sha256(object_id.encode()).hexdigest()

@@ -13,12 +13,7 @@ class Owner:
     """One server process, identified to other processes on the same state by a locked file.
 
     The kernel releases the lock when the process ends, even after a crash.
-
-    Args:
-        folder: of the files of all processes on one state; made if it is missing.
-
-    Attributes:
-        name: of this process; never used again.
+    ``folder`` has the files of all processes on one state. The ``name`` is never used again.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -53,14 +53,7 @@ class Xids:
 
 
 class Slices:
-    """The open slices of one process.
-
-    Args:
-        xids: makes the ids.
-        max_age: seconds until a slice is replaced.
-        max_objects: objects until a slice is replaced.
-        layout_of: returns the layout of a repository, by its name.
-    """
+    """The open slices of one process; each is replaced after ``max_age`` seconds at the latest."""
 
     def __init__(
         self, xids: Xids, max_age: int, max_objects: int, layout_of: Callable[[str], Layout]
@@ -73,13 +66,10 @@ class Slices:
         self._lock = Lock()
 
     def new_address(self, repository: str, now: float, *, backdated: bool = False) -> str:
-        """A new relative address.
+        """A new relative address, with names by the time ``now`` in epoch seconds.
 
-        Args:
-            repository: the repository's name.
-            now: epoch seconds, used for the names of the slice and the object.
-            backdated: ``now`` is a time given for a test or the demo. Such objects have slices of
-                their own for each ``max_age`` seconds, in whatever order they are written.
+        A ``backdated`` time is one for a test or the demo. Such objects have separate slices for
+        each ``max_age`` seconds, in whatever order they are written.
         """
         layout = self.layout_of(repository)
         if is_flat(layout):

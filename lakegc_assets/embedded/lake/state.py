@@ -70,11 +70,7 @@ CREATE TABLE IF NOT EXISTS protected_branches (
 
 
 class State:
-    """The database of one server; safe to use from many threads and processes.
-
-    Args:
-        path: the database file, made when it is missing.
-    """
+    """The database of one server; safe to use from many threads and processes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -29,11 +29,7 @@ _OPEN_STORES = 256
 
 
 class Stores:
-    """Opens namespaces, and caches the trees of each.
-
-    Args:
-        settings: of the server.
-    """
+    """Opens namespaces, and caches the trees of each."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
@@ -99,12 +95,7 @@ class Stores:
     ) -> None:
         """Write an object; local files get the server's time if it differs from the machine's.
 
-        Args:
-            repository: where.
-            address: relative.
-            data: its content.
-            moment: when it is written, in epoch seconds.
-            dated: ``moment`` was asked for, by a trial or a test.
+        ``moment`` is in epoch seconds. It is ``dated`` if a trial or a test has requested the time.
 
         Raises:
             ApiError: 400 when a time was asked for on S3, which keeps its own times.

@@ -70,12 +70,7 @@ class Breaks:
 
 
 class Trees:
-    """The committed trees of one storage namespace.
-
-    Args:
-        store: rooted at the namespace.
-        breaks: where new ranges end.
-    """
+    """The committed trees of one storage namespace, at which the store is rooted."""
 
     def __init__(self, store: ObjectStore, breaks: Breaks) -> None:
         self._store = store
@@ -190,9 +185,7 @@ class Cursor:
 class TreeWriter:
     """Builds one tree from records and whole ranges in the order of their keys.
 
-    Args:
-        trees: of the namespace to write to.
-        metadata: of all files, if the records are not entries.
+    All files get the ``metadata``, if the records are not entries.
     """
 
     def __init__(self, trees: Trees, metadata: Metadata | None = None) -> None:
@@ -236,16 +229,10 @@ class TreeWriter:
 
 
 def commit_changes(trees: Trees, base: str, changes: Iterable[Change]) -> tuple[str, bool]:
-    """Apply changes to a tree.
+    """Apply changes, by key, to a tree (a metarange id).
 
-    Args:
-        trees: of the repository.
-        base: metarange id of the tree to change.
-        changes: by key. A deletion of a missing key is no change. Neither is a record with the
-            identity of the base's record, which keeps its own address.
-
-    Returns:
-        The new metarange id, and whether anything changed.
+    A deletion of a missing key is no change. Neither is a record with the identity of the base's
+    record, which keeps its own address. Returns the new metarange id, and whether anything changed.
     """
     writer = TreeWriter(trees)
     at = trees.cursor(base)

@@ -49,24 +49,13 @@ def copy(
     """Stage a copy of an object at a path of a branch.
 
     A staged entry of the same branch is copied with its address, and the copy is recorded. For
-    every other source, the data are copied to a new address.
-
-    Args:
-        lake: the server.
-        repository: its name, of the copy.
-        branch: of the copy.
-        path: of the copy.
-        source_ref: a reference.
-        source_path: the object's path there.
-        source_repository: None for the same one.
-        metadata: the user's, or None for the source's.
-        content_type: None for the source's.
-        expected: 412 if the source is now another entry.
-        force: also into a read-only repository.
+    every other source, the data are copied to a new address. The repository, the metadata and the
+    content type are by default those of the source.
 
     Raises:
         ApiError: 404 when there is no such object, branch or repository, 410 when its data are
-            gone, 403 for a protected branch, or for a read-only repository unless ``force``.
+            gone, 412 if the source is not the ``expected`` entry any more, 403 for a protected
+            branch, or for a read-only repository unless ``force``.
     """
     if not path:
         raise errors.bad_request("dest_path: required value: validation error")

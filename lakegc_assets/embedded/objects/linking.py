@@ -66,14 +66,8 @@ def link(
 ) -> Found:
     """Stage the object at an address from ``new_link_address``, and use up its token.
 
-    Args:
-        lake: the server.
-        repository: its name.
-        branch: its name.
-        path: of the object.
-        entry: with the full address, and the client's size and checksum.
-        if_absent: 412 when the path exists.
-        force: also in a read-only repository.
+    The entry has the full address, and the client's size and checksum. ``if_absent`` and ``force``
+    are as in ``objects.upload``.
 
     Raises:
         ApiError: 400 for a token that was used, has expired, belongs to another repository, branch

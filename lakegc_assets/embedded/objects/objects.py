@@ -59,19 +59,10 @@ def upload(
     mtime: float | None = None,
     force: bool = False,
 ) -> Found:
-    """Write an object and stage it.
+    """Write an object and stage it; ``force`` does so in a read-only repository, too.
 
-    Args:
-        lake: the server.
-        repository: its name.
-        branch: its name.
-        path: of the object.
-        data: its content.
-        content_type: of the object; empty for lakeFS's default.
-        metadata: the user's.
-        if_absent: 412 when the path exists.
-        mtime: for trials and tests on local files: the time of the write.
-        force: also in a read-only repository.
+    With ``if_absent``, 412 when the path exists. ``mtime`` is the time of the write, for trials and
+    tests on local files.
     """
     require_path(path)
     with lake.state.read() as db:
@@ -116,18 +107,10 @@ def stage_entry(
     namespace: str | None = None,
     first: Callable[[sqlite3.Connection, Repository, Branch], None] | None = None,
 ) -> Found:
-    """Stage an entry for an existing object.
+    """Stage an entry for an existing object, as ``upload``.
 
-    Args:
-        lake: the server.
-        repository: its name.
-        branch: its name.
-        path: of the object.
-        entry: the entry.
-        if_absent: 412 when the path exists.
-        force: also in a read-only repository.
-        namespace: of the object; 404 if the repository of this name now has another namespace.
-        first: called in the same transaction before anything is staged; it may refuse.
+    ``namespace`` is that of the object: 404 if the repository of this name now has another one.
+    ``first`` is called in the same transaction before anything is staged, and may refuse.
     """
     require_path(path)
     key = path.encode()

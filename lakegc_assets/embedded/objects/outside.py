@@ -17,12 +17,7 @@ _CUT = re.compile(r"[?#]")
 
 
 def why_not_outside(place: StorageNamespace, address: str) -> str | None:
-    """The reason why an address may be inside a namespace, or None if it is surely outside.
-
-    Args:
-        place: the namespace.
-        address: full, in the client's spelling.
-    """
+    """The reason why a full address may be inside a namespace, or None if it is surely outside."""
     for reading in _readings(address):
         if not {".", ".."}.isdisjoint(reading.split("/")):
             return "it has '.' or '..' in its path"

@@ -40,13 +40,7 @@ def require_support(lake: Lake) -> None:
 def presigned_url(
     lake: Lake, operation: Literal["get_object", "put_object"], base: str, key: str
 ) -> PresignedUrl:
-    """A URL for one request.
-
-    Args:
-        lake: the server.
-        operation: its name in boto3.
-        base: the URL of a bucket or a prefix in one.
-        key: of the object, relative to ``base``.
+    """A URL for one request; the key is relative to the URL ``base`` of a bucket or a prefix.
 
     Raises:
         ApiError: 400 if the block store does not support such URLs.

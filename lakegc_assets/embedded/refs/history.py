@@ -17,7 +17,6 @@ from lakegc_assets.embedded.refs import merging, protection, refs, staging
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.storage.errors import InvalidKeyError, ObjectNotFoundError
 
-COMMITTER = "admin"
 MERGE_STRATEGIES = ("", merging.SOURCE_WINS, merging.DEST_WINS)
 STRATEGY_KEY = ".lakefs.merge.strategy"
 
@@ -35,10 +34,7 @@ AS_USUAL = Overrides()
 def create_repository(lake: Lake, new: Repository, layout: Layout | None = None) -> Repository:
     """Claim the namespace of a repository, and write its first commit and default branch.
 
-    Args:
-        lake: the server.
-        new: the repository.
-        layout: of its objects; None for the server's setting.
+    The layout is by default that of the server's settings.
 
     Raises:
         ApiError: 409 when the name is taken, 400 when the namespace is in use or not usable.
@@ -95,7 +91,6 @@ def commit(
     if not changed and not allow_empty:
         raise errors.no_changes("commit")
     made = Commit.new(
-        committer=COMMITTER,
         message=message,
         metarange_id=metarange_id,
         creation_date=int(lake.now()) if date is None else date,
@@ -134,15 +129,13 @@ def commit_tree(
     except (ObjectNotFoundError, InvalidKeyError, FormatError):
         raise errors.not_found("metarange") from None
     made = Commit.new(
-        committer=COMMITTER,
         message=message,
         metarange_id=metarange_id,
         creation_date=int(lake.now()) if date is None else date,
         metadata=metadata,
         parents=(head,),
     )
-    _make_true(lake, repo, target, made)
-    return made
+    return _make_true(lake, repo, target, made)
 
 
 def merge(
@@ -174,7 +167,6 @@ def merge(
     if base.id == source.id and not (allow_empty or force):
         raise errors.no_changes()
     made = Commit.new(
-        committer=COMMITTER,
         message=message or f"Merge '{source_ref}' into '{branch}'",
         metarange_id=merging.merge(
             lake.stores.trees(repo),
@@ -189,8 +181,7 @@ def merge(
     )
     # The generation of a squash commit counts the source, too.
     made = replace(made, generation=1 + max(head.generation, source.generation))
-    _make_true(lake, repo, target, made)
-    return made
+    return _make_true(lake, repo, target, made)
 
 
 def revert(
@@ -206,15 +197,7 @@ def revert(
 ) -> Commit:
     """Undo a commit on a branch, relative to one of its parents.
 
-    Args:
-        lake: the server.
-        repository: its name.
-        branch: to change.
-        ref: the commit.
-        parent_number: from 1; 0 for a commit with one parent.
-        allow_empty: make a commit even if nothing changes.
-        overrides: message and metadata.
-        force: also on a read-only repository.
+    Parents are counted from 1; the number is 0 for a commit with one parent.
 
     Raises:
         ApiError: 409 for a merge commit without a parent's number, and for conflicts; 400 for a
@@ -238,15 +221,13 @@ def revert(
     if metarange_id == head.metarange_id and not allow_empty:
         raise errors.no_changes()
     made = Commit.new(
-        committer=COMMITTER,
         message=overrides.message or f"Revert {ref}",
         metarange_id=metarange_id,
         creation_date=int(lake.now()),
         metadata=overrides.metadata or {},
         parents=(head,),
     )
-    _make_true(lake, repo, target, made)
-    return made
+    return _make_true(lake, repo, target, made)
 
 
 def cherry_pick(
@@ -261,14 +242,7 @@ def cherry_pick(
 ) -> Commit:
     """Apply to a branch the changes of a commit, relative to one of its parents.
 
-    Args:
-        lake: the server.
-        repository: its name.
-        branch: to change.
-        ref: the commit.
-        parent_number: from 1; None for a commit with one parent.
-        overrides: message and metadata, instead of the commit's own.
-        force: also on a read-only repository.
+    Parents are counted from 1; the number is None for a commit with one parent.
 
     Raises:
         ApiError: 400 for a merge commit without a parent's number, for a missing parent, for a
@@ -288,7 +262,6 @@ def cherry_pick(
         raise errors.no_changes()
     metadata = picked.metadata if overrides.metadata is None else overrides.metadata
     made = Commit.new(
-        committer=COMMITTER,
         message=overrides.message or picked.message,
         metarange_id=merging.merge(
             lake.stores.trees(repo),
@@ -304,8 +277,7 @@ def cherry_pick(
         },
         parents=(head,),
     )
-    _make_true(lake, repo, target, made)
-    return made
+    return _make_true(lake, repo, target, made)
 
 
 def hard_reset(lake: Lake, repository: str, branch: str, ref: str, *, force: bool = False) -> None:
@@ -371,12 +343,13 @@ def advance(db: sqlite3.Connection, repo: Repository, seen: Branch, made: Commit
     catalog.move_branch(db, seen, made.id)
 
 
-def _make_true(lake: Lake, repo: Repository, target: Branch, made: Commit) -> None:
+def _make_true(lake: Lake, repo: Repository, target: Branch, made: Commit) -> Commit:
     with lake.state.write() as db:
         require_clean(lake, db, repo, target)
         advance(db, repo, target, made)
         # A tombstone for a path that the old HEAD lacked would hide the path of the new HEAD.
         staging.drop_committed(db, target, staging.last_sequence(db))
+    return made
 
 
 def _parent_tree(db: sqlite3.Connection, repo: Repository, commit: Commit, number: int) -> str:

@@ -137,7 +137,6 @@ def _import(lake: Lake, wanted: Wanted, task: str) -> dict[str, object]:
     for _, record in sorted(found.items()):
         source.add_record(record)
     made = Commit.new(
-        committer=history.COMMITTER,
         message=wanted.message or _MESSAGE,
         metarange_id=overlay(trees, head.metarange_id, source.finish(), wanted.locations),
         creation_date=int(lake.now()),
@@ -211,19 +210,10 @@ def _entry(repo: Repository, base: str, info: ObjectInfo) -> Entry:
 
 
 def overlay(trees: Trees, dest: str, source: str, locations: Iterable[Location]) -> str:
-    """Replace the entries of a tree at the destinations of an import.
+    """Replace the entries of ``dest`` at the destinations of an import by those of ``source``.
 
     Ranges that need no change are taken over whole, from both trees, as in lakeFS (its
-    pkg/graveler/committed/import.go).
-
-    Args:
-        trees: of the repository.
-        dest: metarange id of the tree to change.
-        source: metarange id of the imported tree.
-        locations: of the import.
-
-    Returns:
-        The metarange id of the result.
+    pkg/graveler/committed/import.go). The trees and the result are metarange ids.
     """
     return _Overlay(trees, dest, source, tuple(locations)).finish()
 

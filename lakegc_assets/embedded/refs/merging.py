@@ -25,14 +25,7 @@ class Difference:
 
 
 def differences(trees: Trees, left: str, right: str, start: bytes = b"") -> Iterator[Difference]:
-    """Differences of two trees (metarange ids), by key; equal ranges are not read.
-
-    Args:
-        trees: of the repository.
-        left: the tree before.
-        right: the tree after.
-        start: the first key to compare.
-    """
+    """Differences of two trees (metarange ids), by key; equal ranges are not read."""
     a, b = trees.cursor(left), trees.cursor(right)
     while a.range is not None or b.range is not None:
         at_heads = a.record is None and b.record is None
@@ -71,17 +64,9 @@ def _difference(a: Record | None, b: Record | None) -> Difference:
 
 
 def merge(trees: Trees, *, base: str, source: str, dest: str, strategy: str = "") -> str:
-    """Apply to ``dest`` the changes from ``base`` to ``source``.
+    """Apply to ``dest`` the changes from ``base`` to ``source``; all are metarange ids.
 
-    Args:
-        trees: of the repository.
-        base: metarange id of the merge base.
-        source: metarange id to merge.
-        dest: metarange id to merge into.
-        strategy: ``source-wins``, ``dest-wins``, or empty: then a conflict is an error.
-
-    Returns:
-        The metarange id of the result.
+    The strategy is ``source-wins``, ``dest-wins``, or empty: then a conflict is an error.
 
     Raises:
         ApiError: 409 when both changed one key differently and there is no strategy.
