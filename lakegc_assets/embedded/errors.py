@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from lakegc_assets.errors import LakegcError
 
 
@@ -28,9 +30,16 @@ class ProtectedBranchError(ApiError):
         super().__init__(403, message)
 
 
-def bad_request(message: str) -> ApiError:
-    """400."""
-    return ApiError(400, message)
+bad_request = partial(ApiError, 400)
+conflict = partial(ApiError, 409)
+ref_not_found = partial(ApiError, 404, "ref: not found")
+read_only = partial(ApiError, 403, "read-only repository")
+#: The entry exists, but its object was swept.
+gone = partial(ApiError, 410, "No data")
+#: The branch's HEAD changed between the start and the end of an operation.
+moved_meanwhile = partial(ApiError, 412, "Precondition failed")
+#: A merge or revert onto a branch with staged changes.
+dirty_branch = partial(ApiError, 400, "uncommitted changes (dirty branch)")
 
 
 def bad_body(schema: str, field: str, reason: str) -> ApiError:
@@ -46,36 +55,6 @@ def not_found(what: str = "") -> ApiError:
     return ApiError(404, f"{what} not found".lstrip())
 
 
-def ref_not_found() -> ApiError:
-    """404 for a reference that does not exist."""
-    return ApiError(404, "ref: not found")
-
-
-def conflict(message: str) -> ApiError:
-    """409."""
-    return ApiError(409, message)
-
-
-def gone() -> ApiError:
-    """410: the entry exists, but its object was swept."""
-    return ApiError(410, "No data")
-
-
-def read_only() -> ApiError:
-    """403 for a write to a read-only repository."""
-    return ApiError(403, "read-only repository")
-
-
 def no_changes(operation: str = "") -> ApiError:
     """400: nothing to commit, merge or revert."""
     return bad_request(f"{operation}: no changes" if operation else "no changes")
-
-
-def dirty_branch() -> ApiError:
-    """400: a merge or revert onto a branch with staged changes."""
-    return bad_request("uncommitted changes (dirty branch)")
-
-
-def moved_meanwhile() -> ApiError:
-    """412: the branch's HEAD changed between the start and the end of an operation."""
-    return ApiError(412, "Precondition failed")

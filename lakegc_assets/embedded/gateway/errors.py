@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from lakegc_assets.embedded.errors import ApiError, ProtectedBranchError
 from lakegc_assets.errors import LakegcError
 
@@ -26,6 +28,43 @@ class S3Error(LakegcError):
         self.headers = headers or {}
 
 
+invalid_argument = partial(S3Error, 400, "InvalidArgument")
+#: Fewer or more bytes than were announced, or a broken chunk.
+incomplete_body = partial(
+    S3Error, 400, "IncompleteBody",
+    "You did not provide the number of bytes specified by the Content-Length HTTP header.",
+)  # fmt: skip
+#: With lakeFS's code.
+read_only = partial(
+    S3Error, 403, "ErrReadOnlyRepository", "Attempted to write to a read-only repository"
+)
+unknown_access_key = partial(
+    S3Error, 403, "InvalidAccessKeyId",
+    "The access key ID you provided does not exist in our records.",
+)  # fmt: skip
+signature_does_not_match = partial(
+    S3Error, 403, "SignatureDoesNotMatch",
+    "The request signature we calculated does not match the signature you provided. Check your key "
+    "and signing method.",
+)  # fmt: skip
+no_such_key = partial(S3Error, 404, "NoSuchKey", "The specified key does not exist.")
+#: The key has no upload with this id.
+no_such_upload = partial(
+    S3Error, 404, "NoSuchUpload",
+    "The specified multipart upload does not exist. The upload ID may be invalid, or the upload "
+    "may have been aborted or completed.",
+)  # fmt: skip
+#: The entry exists, but its object was swept. lakeFS's gateway sends this code with 404.
+gone = partial(
+    S3Error, 410, "NoSuchVersion",
+    "Indicates that the version ID specified in the request does not match an existing version.",
+)  # fmt: skip
+precondition_failed = partial(
+    S3Error, 412, "PreconditionFailed",
+    "At least one of the pre-conditions you specified did not hold",
+)  # fmt: skip
+
+
 def access_denied(message: str = "Access Denied.") -> S3Error:
     """403."""
     return S3Error(403, "AccessDenied", message)
@@ -44,20 +83,6 @@ def entity_too_large(limit: int) -> S3Error:
         "Your proposed upload exceeds the maximum allowed object size: this server takes "
         f"{limit} bytes (its setting max_upload_bytes).",
     )
-
-
-def incomplete_body() -> S3Error:
-    """400: fewer or more bytes than were announced, or a broken chunk."""
-    return S3Error(
-        400,
-        "IncompleteBody",
-        "You did not provide the number of bytes specified by the Content-Length HTTP header.",
-    )
-
-
-def invalid_argument(message: str) -> S3Error:
-    """400."""
-    return S3Error(400, "InvalidArgument", message)
 
 
 def invalid_part(number: int) -> S3Error:
@@ -83,77 +108,15 @@ def no_such_bucket(message: str = "The specified bucket does not exist") -> S3Er
     return S3Error(404, "NoSuchBucket", message)
 
 
-def no_such_key() -> S3Error:
-    """404."""
-    return S3Error(404, "NoSuchKey", "The specified key does not exist.")
-
-
-def no_such_upload() -> S3Error:
-    """404: this key has no upload with this id."""
-    return S3Error(
-        404,
-        "NoSuchUpload",
-        "The specified multipart upload does not exist. The upload ID may be invalid, or the "
-        "upload may have been aborted or completed.",
-    )
-
-
 def not_implemented(what: str) -> S3Error:
     """501."""
     return S3Error(501, "NotImplemented", f"This server does not implement {what}.")
 
 
-def precondition_failed() -> S3Error:
-    """412."""
-    return S3Error(
-        412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold"
-    )
-
-
-def read_only() -> S3Error:
-    """403, with lakeFS's code."""
-    return S3Error(403, "ErrReadOnlyRepository", "Attempted to write to a read-only repository")
-
-
-def unknown_access_key() -> S3Error:
-    """403."""
-    return S3Error(
-        403, "InvalidAccessKeyId", "The access key ID you provided does not exist in our records."
-    )
-
-
-def signature_does_not_match() -> S3Error:
-    """403."""
-    return S3Error(
-        403,
-        "SignatureDoesNotMatch",
-        "The request signature we calculated does not match the signature you provided. "
-        "Check your key and signing method.",
-    )
-
-
-def gone() -> S3Error:
-    """410: the entry exists, but its object was swept.
-
-    The code and the message are those of lakeFS's gateway, which sends them with 404.
-    """
-    return S3Error(
-        410,
-        "NoSuchVersion",
-        "Indicates that the version ID specified in the request does not match an existing "
-        "version.",
-    )
-
-
-def write_to_protected_branch() -> S3Error:
-    """403, with lakeFS's code."""
-    return S3Error(403, "ErrWriteToProtectedBranch", "Attempted to write to a protected branch")
-
-
 def of_api(error: ApiError) -> S3Error:
     """The gateway's error for an error of an operation that the REST API shares."""
     if isinstance(error, ProtectedBranchError):
-        return write_to_protected_branch()
+        return S3Error(403, "ErrWriteToProtectedBranch", "Attempted to write to a protected branch")
     known = {
         403: access_denied(error.message),
         404: no_such_key(),

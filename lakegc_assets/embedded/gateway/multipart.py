@@ -57,7 +57,7 @@ class Multipart:
 
     def upload_part(self, call: Call) -> Response:
         """UploadPart, and UploadPartCopy."""
-        _, upload, _ = self._open(call)
+        upload, _ = self._open(call)
         text = call.query.get("partNumber", "")
         if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= _MOST_PARTS:
             raise errors.invalid_argument(
@@ -82,7 +82,7 @@ class Multipart:
             chosen = [_checked(parts, *item) for item in wanted]
             try:
                 etag = self._assemble(call, key, upload, chosen)
-                self._uploads.drop_files(upload)
+                self._uploads.drop_files(upload.id)
             except EndedError:
                 # Another request has aborted or completed the upload meanwhile.
                 etag = self._find(call, key)[0].etag
@@ -100,7 +100,7 @@ class Multipart:
 
     def abort(self, call: Call) -> Response:
         """AbortMultipartUpload."""
-        self._uploads.abort(self._open(call)[1])
+        self._uploads.abort(self._open(call)[0])
         return Response(status_code=204)
 
     def list_uploads(self, call: Call) -> Response:
@@ -135,7 +135,7 @@ class Multipart:
 
     def list_parts(self, call: Call) -> Response:
         """ListParts."""
-        _, upload, parts = self._open(call)
+        upload, parts = self._open(call)
         amount = call.number("max-parts", _MOST_LISTED, _MOST_LISTED)
         marker = call.number("part-number-marker", 0, _MOST_PARTS)
         after = [part for number, part in parts.items() if number > marker]
@@ -169,12 +169,11 @@ class Multipart:
         branch = check_target(call.lake, call.bucket, key.ref)
         return self._uploads.find(call.query["uploadId"], branch.uid, key.path)
 
-    def _open(self, call: Call) -> tuple[Key, Upload, dict[int, Part]]:
-        key = call.target()
-        upload, parts = self._find(call, key)
+    def _open(self, call: Call) -> tuple[Upload, dict[int, Part]]:
+        upload, parts = self._find(call, call.target())
         if upload.etag is not None:
             raise errors.no_such_upload()
-        return key, upload, parts
+        return upload, parts
 
     def _assemble(self, call: Call, key: Key, upload: Upload, parts: list[Part]) -> str:
         """Write the object and stage it, and end the upload in the same transaction."""

@@ -139,7 +139,7 @@ class Uploads:
                     (upload.id, number, file, len(data), etag, self._lake.now()),
                 )
         if not open_row:
-            self._remove(upload.id)
+            self.drop_files(upload.id)
             raise errors.no_such_upload()
         if replaced:
             self._files.delete_many([replaced[0]])
@@ -167,11 +167,7 @@ class Uploads:
             if gone.rowcount != 1:
                 raise errors.no_such_upload()
             db.execute("DELETE FROM upload_parts WHERE upload = ?", (upload.id,))
-        self._remove(upload.id)
-
-    def drop_files(self, upload: Upload) -> None:
-        """Remove the parts of an upload that has ended."""
-        self._remove(upload.id)
+        self.drop_files(upload.id)
 
     def _forget(self, db: sqlite3.Connection) -> None:
         """Delete uploads that ended a day ago, and uploads to deleted branches."""
@@ -181,7 +177,8 @@ class Uploads:
         )
         db.execute("DELETE FROM upload_parts WHERE upload NOT IN (SELECT id FROM uploads)")
 
-    def _remove(self, upload: str) -> None:
+    def drop_files(self, upload: str) -> None:
+        """Remove the parts of an upload that has ended."""
         for batch in self._files.list(f"{upload}/"):
             self._files.delete_many(batch["key"].to_pylist())
 
