@@ -48,12 +48,11 @@ class LakeFSWriter(LakeFSClient):
         path: str,
         content: bytes,
         *,
-        content_type: str = "application/octet-stream",
         metadata: Mapping[str, str] | None = None,
     ) -> ObjectStats:
         """Stage an object on a branch."""
         named = {f"X-Lakefs-Meta-{name}": value for name, value in (metadata or {}).items()}
-        headers = {"Content-Type": content_type, **named}
+        headers = {"Content-Type": "application/octet-stream", **named}
         segments, params = (*_branches(repository), branch, "objects"), {"path": path}
         answer = self.call("POST", *segments, params=params, data=content, headers=headers)
         return parse(answer, ObjectStats)

@@ -283,17 +283,10 @@ class Claiming(LocalStore):
         return True
 
     def delete_many(
-        self,
-        keys: Iterable[str],
-        etags: Mapping[str, str] | None = None,
-        *,
-        singly: bool = False,
-        expires_s: float | None = None,
-        since: datetime | None = None,
-        trash: str | None = None,  # noqa: ARG002 - nothing is kept
+        self, keys: Iterable[str], etags: Mapping[str, str] | None = None, **how: Any
     ) -> Sequence[DeleteOutcome]:
-        asked = list(keys)
-        meant = self.only in {"", "single" if singly else "bulk"}
+        asked, expires_s = list(keys), how.get("expires_s")
+        meant = self.only in {"", "single" if how.get("singly") else "bulk"}
         code = None
         if expires_s is not None and meant:
             code = self.late if expires_s < 0 else self.in_time
@@ -304,7 +297,7 @@ class Claiming(LocalStore):
             code = "Expired"
         if code is not None:
             return [DeleteOutcome(key, "failed", code, "no") for key in asked]
-        return super().delete_many(asked, etags, singly=singly, expires_s=expires_s, since=since)
+        return super().delete_many(asked, etags, **how)
 
 
 @pytest.mark.parametrize(
@@ -330,18 +323,11 @@ def test_a_store_must_refuse_what_is_late_and_take_what_is_not(
 def test_a_condition_is_sent_only_where_deletes_have_one(tmp_path: Path) -> None:
     class Strict(Claiming):
         def delete_many(
-            self,
-            keys: Iterable[str],
-            etags: Mapping[str, str] | None = None,
-            *,
-            singly: bool = False,
-            expires_s: float | None = None,
-            since: datetime | None = None,
-            trash: str | None = None,  # noqa: ARG002 - nothing is kept
+            self, keys: Iterable[str], etags: Mapping[str, str] | None = None, **how: Any
         ) -> Sequence[DeleteOutcome]:
             if etags is not None:
                 return [DeleteOutcome(key, "failed", "NotImplemented", "no") for key in keys]
-            return super().delete_many(keys, singly=singly, expires_s=expires_s, since=since)
+            return super().delete_many(keys, **how)
 
     assert probe_deadlines(Strict(tmp_path), _FOLDER)
     assert not probe_deadlines(Strict(tmp_path), _FOLDER, conditional=True)

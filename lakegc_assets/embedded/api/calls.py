@@ -217,11 +217,6 @@ def answer(content: object, status: int = 200, **headers: str) -> Response:
     )
 
 
-def text_answer(content: str, status: int) -> Response:
-    """A plain-text answer."""
-    return Response(content, status, media_type="text/plain")
-
-
 def done() -> Response:
     """An answer without content."""
     return Response(status_code=204)

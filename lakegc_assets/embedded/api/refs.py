@@ -11,7 +11,7 @@ from pydantic import AwareDatetime, TypeAdapter
 from starlette.responses import Response
 
 from lakegc_assets.embedded import errors
-from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done, one_page, text_answer
+from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done, one_page
 from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.embedded.lake.catalog import Branch, Commit
 from lakegc_assets.embedded.refs import changes, refs
@@ -46,7 +46,7 @@ def create_branch(call: Call) -> Response:
         refs.check_free(db, repo, name, kind="branch")
         head = refs.resolve_commit(db, repo, source)
         catalog.insert_branch(db, repo, name, head.id, hidden=body.flag("hidden"))
-    return text_answer(head.id, 201)
+    return Response(head.id, 201, media_type="text/plain")
 
 
 def get_branch(call: Call) -> Response:

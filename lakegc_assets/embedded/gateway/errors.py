@@ -34,6 +34,10 @@ incomplete_body = partial(
     S3Error, 400, "IncompleteBody",
     "You did not provide the number of bytes specified by the Content-Length HTTP header.",
 )  # fmt: skip
+malformed_xml = partial(
+    S3Error, 400, "MalformedXML",
+    "The XML you provided was not well-formed or did not validate against our published schema.",
+)  # fmt: skip
 #: With lakeFS's code.
 read_only = partial(
     S3Error, 403, "ErrReadOnlyRepository", "Attempted to write to a read-only repository"
@@ -93,14 +97,6 @@ def invalid_part(number: int) -> S3Error:
         f"Part {number} could not be found. It may not have been uploaded, or the specified "
         "entity tag may not match the part's entity tag.",
     )
-
-
-def malformed_xml(
-    message: str = "The XML you provided was not well-formed or did not "
-    "validate against our published schema.",
-) -> S3Error:
-    """400."""
-    return S3Error(400, "MalformedXML", message)
 
 
 def no_such_bucket(message: str = "The specified bucket does not exist") -> S3Error:
