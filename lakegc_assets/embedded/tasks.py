@@ -31,8 +31,7 @@ def start(
     Raises:
         ApiError: 404 when there is no such repository, 403 for a read-only one unless ``force``.
     """
-    with lake.state.write() as db:
-        repo = catalog.writable_repository(db, repository, force=force)
+    with lake.writing(repository, force=force) as (db, repo):
         check(db, repo)
         task = prefix + lake.xids.new(lake.now())
         db.execute(

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.responses import Response
 
 from lakegc_assets.embedded import errors, tasks
-from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake import Lake
 from lakegc_assets.embedded.paging import Paging
 
 MAX_PER_PAGE = 1000
@@ -224,8 +224,7 @@ def done() -> Response:
 
 def allowed(call: Call) -> Response:
     """Answer that the only user may change a repository; 404 if it does not exist."""
-    with call.lake.state.read() as db:
-        catalog.repository(db, call.repository)
+    call.lake.repository(call.repository)
     return done()
 
 

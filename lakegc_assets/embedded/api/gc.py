@@ -18,7 +18,6 @@ from lakegc_assets.embedded.api.calls import (
     in_background,
 )
 from lakegc_assets.embedded.gc import collect, uncommitted
-from lakegc_assets.embedded.lake import catalog
 
 
 def get_rules(call: Call) -> Response:
@@ -65,8 +64,7 @@ def prepare_uncommitted(call: Call) -> Response:
 
 def metadata_file(call: Call) -> Response:
     """The location of a range or metarange; like lakeFS, without a request to the store."""
-    with call.lake.state.read() as db:
-        catalog.repository(db, call.repository)
+    call.lake.repository(call.repository)
     location = f"_lakefs/{call.names['id']}"
     return answer({"location": location}, Location=quote(location))
 

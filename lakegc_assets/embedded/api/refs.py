@@ -23,8 +23,7 @@ def list_branches(call: Call) -> Response:
     """A page of branches, with hidden ones only if ``show_hidden`` is set."""
     page = call.paging()
     amount = page.amount
-    with call.lake.state.read() as db:
-        repo = catalog.repository(db, call.repository)
+    with call.lake.reading(call.repository) as (db, repo):
         found = catalog.branches(
             db,
             repo,
@@ -41,8 +40,7 @@ def create_branch(call: Call) -> Response:
     body = call.json("BranchCreation")
     name, source = body.text("name"), body.text("source")
     refs.check_branch_name(name)
-    with call.lake.state.write() as db:
-        repo = catalog.writable_repository(db, call.repository, force=body.flag("force"))
+    with call.lake.writing(call.repository, force=body.flag("force")) as (db, repo):
         refs.check_free(db, repo, name, kind="branch")
         head = refs.resolve_commit(db, repo, source)
         catalog.insert_branch(db, repo, name, head.id, hidden=body.flag("hidden"))
@@ -51,15 +49,13 @@ def create_branch(call: Call) -> Response:
 
 def get_branch(call: Call) -> Response:
     """One branch."""
-    with call.lake.state.read() as db:
-        repo = catalog.repository(db, call.repository)
+    with call.lake.reading(call.repository) as (db, repo):
         return answer(_branch(catalog.branch(db, repo, call.branch)))
 
 
 def delete_branch(call: Call) -> Response:
     """Delete a branch and its staged entries; the default branch cannot be deleted."""
-    with call.lake.state.write() as db:
-        repo = catalog.writable_repository(db, call.repository, force=call.flag("force"))
+    with call.lake.writing(call.repository, force=call.flag("force")) as (db, repo):
         gone = catalog.branch(db, repo, call.branch)
         if gone.name == repo.default_branch:
             raise errors.bad_request("cannot delete repository default branch")
@@ -69,8 +65,7 @@ def delete_branch(call: Call) -> Response:
 
 def get_commit(call: Call) -> Response:
     """The commit that a reference names."""
-    with call.lake.state.read() as db:
-        repo = catalog.repository(db, call.repository)
+    with call.lake.reading(call.repository) as (db, repo):
         try:
             found = refs.resolve(db, repo, call.names["ref"]).commit
         except errors.ApiError:
@@ -81,8 +76,7 @@ def get_commit(call: Call) -> Response:
 def log(call: Call) -> Response:
     """A page of a reference's commit and its ancestors."""
     amount, after = call.paging().amount, call.paging().after
-    with call.lake.state.read() as db:
-        repo = catalog.repository(db, call.repository)
+    with call.lake.reading(call.repository) as (db, repo):
         start = refs.resolve_commit(db, repo, call.names["ref"])
         walk = refs.log(db, repo, start, first_parent=call.flag("first_parent"))
         if after:
@@ -110,8 +104,7 @@ def log(call: Call) -> Response:
 def list_tags(call: Call) -> Response:
     """A page of tags."""
     page = call.paging()
-    with call.lake.state.read() as db:
-        repo = catalog.repository(db, call.repository)
+    with call.lake.reading(call.repository) as (db, repo):
         found = catalog.tags(db, repo, prefix=page.prefix, after=page.after, amount=page.amount + 1)
     return one_page((_tag(*tag) for tag in found), page.amount, key="id")
 
@@ -121,8 +114,7 @@ def create_tag(call: Call) -> Response:
     body = call.json("TagCreation")
     name, ref = body.text("id"), body.text("ref")
     refs.check_tag_name(name)
-    with call.lake.state.write() as db:
-        repo = catalog.writable_repository(db, call.repository, force=body.flag("force"))
+    with call.lake.writing(call.repository, force=body.flag("force")) as (db, repo):
         refs.check_free(db, repo, name, kind="tag")
         commit = refs.resolve_commit(db, repo, ref)
         catalog.insert_tag(db, repo, name, commit.id)
@@ -141,8 +133,7 @@ def get_tag(call: Call) -> Response:
 
 def delete_tag(call: Call) -> Response:
     """Delete a tag; its commit stays."""
-    with call.lake.state.write() as db:
-        repo = catalog.writable_repository(db, call.repository, force=call.flag("force"))
+    with call.lake.writing(call.repository, force=call.flag("force")) as (db, repo):
         catalog.delete_tag(db, repo, call.names["tag"])
     return done()
 

@@ -48,8 +48,7 @@ def create_repository(call: Call) -> Response:
 
 def get_repository(call: Call) -> Response:
     """One repository."""
-    with call.lake.state.read() as db:
-        return answer(_shown(catalog.repository(db, call.repository)))
+    return answer(_shown(call.lake.repository(call.repository)))
 
 
 def delete_repository(call: Call) -> Response:
@@ -64,15 +63,13 @@ def delete_repository(call: Call) -> Response:
 
 def repository_metadata(call: Call) -> Response:
     """Metadata of a repository, which is always empty."""
-    with call.lake.state.read() as db:
-        catalog.repository(db, call.repository)
+    call.lake.repository(call.repository)
     return answer({})
 
 
 def action_runs(call: Call) -> Response:
     """A page of the runs of actions; the server runs none, so it is empty."""
-    with call.lake.state.read() as db:
-        catalog.repository(db, call.repository)
+    call.lake.repository(call.repository)
     return one_page([], call.paging().amount, key="run_id")
 
 

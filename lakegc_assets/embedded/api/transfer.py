@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from lakegc_assets.embedded import errors, tasks
 from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done, in_background
-from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.embedded.refs import dumps, imports
 from lakegc_assets.embedded.refs.imports import Location, Wanted
 from lakegc_assets.storage.errors import InvalidKeyError, ObjectNotFoundError
@@ -78,8 +77,7 @@ def metadata_object(call: Call) -> Response:
     """The content of a range or a metarange."""
     if call.names["type"] not in {"range", "meta_range"}:
         raise errors.bad_request("invalid metadata object type")
-    with call.lake.state.read() as db:
-        repo = catalog.repository(db, call.repository)
+    repo = call.lake.repository(call.repository)
     name = call.names["id"]
     # Files below _lakefs/ with a slash in their name are neither ranges nor metaranges.
     if "/" in name:

@@ -103,11 +103,10 @@ class Call:
 
 def require_bucket(lake: Lake, name: str) -> Repository:
     """The repository; NoSuchBucket if there is none."""
-    with lake.state.read() as db:
-        try:
-            return catalog.repository(db, name)
-        except ApiError:
-            raise errors.no_such_bucket() from None
+    try:
+        return lake.repository(name)
+    except ApiError:
+        raise errors.no_such_bucket() from None
 
 
 def check_target(lake: Lake, bucket: str, ref: str) -> Branch:

@@ -26,8 +26,7 @@ TASK_PREFIX = "GCPC"
 
 def rules(lake: Lake, repository: str) -> dict[str, Any]:
     """The rules as the API returns them; 404 without rules."""
-    with lake.state.read() as db:
-        repo = catalog.repository(db, repository)
+    repo = lake.repository(repository)
     if repo.rules is None:
         raise errors.ApiError(404, "not found")
     found: dict[str, Any] = json.loads(repo.rules)
@@ -44,8 +43,7 @@ def set_rules(lake: Lake, repository: str, days: int, branches: dict[str, int]) 
     if days or branches:
         listed = [{"branch_id": b, "retention_days": d} for b, d in branches.items()]
         text = json.dumps({"default_retention_days": days, "branches": listed or None})
-    with lake.state.write() as db:
-        repo = catalog.writable_repository(db, repository)
+    with lake.writing(repository) as (db, repo):
         db.execute("UPDATE repositories SET rules = ? WHERE id = ?", (text, repo.id))
 
 

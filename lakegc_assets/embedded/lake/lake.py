@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lakegc_assets.embedded.lake import catalog
+from lakegc_assets.embedded.lake.catalog import Repository
 from lakegc_assets.embedded.lake.layouts import Layout, layout_of
 from lakegc_assets.embedded.lake.owner import Owner
 from lakegc_assets.embedded.lake.settings import ServerSettings
@@ -36,6 +42,25 @@ class Lake:
     def now(self) -> float:
         """The time of the server's clock, in epoch seconds."""
         return self.settings.clock()
+
+    def repository(self, name: str) -> Repository:
+        """A repository; 404 when there is none."""
+        with self.state.read() as db:
+            return catalog.repository(db, name)
+
+    @contextmanager
+    def reading(self, repository: str) -> Iterator[tuple[sqlite3.Connection, Repository]]:
+        """A view of the state, and a repository; 404 when there is none."""
+        with self.state.read() as db:
+            yield db, catalog.repository(db, repository)
+
+    @contextmanager
+    def writing(
+        self, repository: str, *, force: bool = False
+    ) -> Iterator[tuple[sqlite3.Connection, Repository]]:
+        """A transaction, and a repository; 403 when it is read-only unless ``force``."""
+        with self.state.write() as db:
+            yield db, catalog.writable_repository(db, repository, force=force)
 
     def _layout_of(self, repository: str) -> Layout:
         with self.state.read() as db:

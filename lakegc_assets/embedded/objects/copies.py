@@ -70,8 +70,7 @@ def copy(
             content_type=source.content_type if content_type is None else content_type,
         )
 
-    with lake.state.write() as db:
-        repo = catalog.writable_repository(db, repository, force=force)
+    with lake.writing(repository, force=force) as (db, repo):
         protection.require_writable(db, repo, branch)
         target = catalog.branch(db, repo, branch)
         at = None

@@ -40,8 +40,7 @@ def new_link_address(lake: Lake, repository: str, branch: str, path: str) -> str
             an empty path.
     """
     objects.require_path(path)
-    with lake.state.write() as db:
-        repo = catalog.writable_repository(db, repository)
+    with lake.writing(repository) as (db, repo):
         target = catalog.branch(db, repo, branch)
         plain = repo.address(lake.slices.new_address(repo.id, lake.now()))
         expires = _now(lake) + lake.settings.grace_period * _MICROSECONDS

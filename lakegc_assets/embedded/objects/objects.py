@@ -114,8 +114,7 @@ def stage_entry(
     """
     require_path(path)
     key = path.encode()
-    with lake.state.write() as db:
-        repo = catalog.writable_repository(db, repository, force=force)
+    with lake.writing(repository, force=force) as (db, repo):
         if namespace not in {None, repo.namespace}:
             raise errors.not_found("repository")
         protection.require_writable(db, repo, branch)
@@ -137,8 +136,7 @@ def stage_outside(
     Raises:
         ApiError: 400 for an address that is or may be inside the namespace.
     """
-    with lake.state.read() as db:
-        repo = catalog.repository(db, repository)
+    repo = lake.repository(repository)
     if Fault.STAGE_INSIDE_NAMESPACE in lake.settings.faults:
         relative = entry.address.removeprefix(repo.address(""))
         if relative != entry.address:
@@ -155,8 +153,7 @@ def stage_outside(
 
 def get_entry(lake: Lake, repository: str, ref: str, path: str) -> Found:
     """The entry at a path of a reference; 404 if there is none."""
-    with lake.state.read() as db:
-        repo = catalog.repository(db, repository)
+    with lake.reading(repository) as (db, repo):
         at = resolve(db, repo, ref)
         record = staging.find(db, lake.stores.trees(repo), at, path.encode())
     if record is None:
@@ -214,8 +211,7 @@ def delete(
     A staged path becomes a tombstone even if HEAD lacks it: a commit in preparation may add it
     there.
     """
-    with lake.state.write() as db:
-        repo = catalog.writable_repository(db, repository, force=force)
+    with lake.writing(repository, force=force) as (db, repo):
         protection.require_writable(db, repo, branch)
         target = catalog.branch(db, repo, branch)
         head = Resolved(catalog.commit(db, repo, target.commit_id), None)
@@ -232,8 +228,7 @@ def list_objects(
     lake: Lake, repository: str, ref: str, wanted: Paging
 ) -> tuple[list[Found | str], bool]:
     """A page of the objects at a reference: entries, and common prefixes as strings."""
-    with lake.state.read() as db:
-        repo = catalog.repository(db, repository)
+    with lake.reading(repository) as (db, repo):
         at = resolve(db, repo, ref)
         trees = lake.stores.trees(repo)
 

@@ -32,8 +32,7 @@ def staged_differences(
     lake: Lake, repository: str, branch: str, wanted: Paging
 ) -> tuple[list[Change | str], bool]:
     """A page of the staged changes of a branch, against its HEAD."""
-    with lake.state.read() as db:
-        repo = catalog.repository(db, repository)
+    with lake.reading(repository) as (db, repo):
         target = catalog.branch(db, repo, branch)
         head = catalog.commit(db, repo, target.commit_id).metarange_id
         trees = lake.stores.trees(repo)
@@ -60,8 +59,7 @@ def ref_differences(
     of a branch. Otherwise the page has the changes of the right one since their merge base, with
     keys that both sides changed differently as conflicts.
     """
-    with lake.state.read() as db:
-        repo = catalog.repository(db, repository)
+    with lake.reading(repository) as (db, repo):
         left = refs.resolve_commit(db, repo, left_ref)
         at = refs.resolve(db, repo, right_ref)
         with_staged = refs.names_staged(right_ref)
@@ -85,8 +83,7 @@ def ref_differences(
 
 def merge_base(lake: Lake, repository: str, source_ref: str, branch: str) -> dict[str, str]:
     """The merge base of two references, as the API reports it."""
-    with lake.state.read() as db:
-        repo = catalog.repository(db, repository)
+    with lake.reading(repository) as (db, repo):
         source = refs.resolve_commit(db, repo, source_ref)
         destination = refs.resolve_commit(db, repo, branch)
         return {

@@ -287,8 +287,7 @@ def hard_reset(lake: Lake, repository: str, branch: str, ref: str, *, force: boo
         ApiError: 400 for a branch with staged changes, 403 for a protected one, or for a read-only
             repository unless ``force``.
     """
-    with lake.state.write() as db:
-        repo = catalog.writable_repository(db, repository, force=force)
+    with lake.writing(repository, force=force) as (db, repo):
         protection.require_movable(db, repo, branch)
         target = catalog.branch(db, repo, branch)
         keeps_staged = Fault.RESET_KEEPS_STAGED in lake.settings.faults
@@ -311,8 +310,7 @@ def reset(
     """
     if kind not in {"reset", "common_prefix", "object"}:
         raise errors.bad_request("unknown reset type")
-    with lake.state.write() as db:
-        repo = catalog.writable_repository(db, repository, force=force)
+    with lake.writing(repository, force=force) as (db, repo):
         protection.require_writable(db, repo, branch)
         target = catalog.branch(db, repo, branch)
         prefix = b"" if kind == "reset" else path.encode()
