@@ -147,7 +147,7 @@ def _numbers(command: Callable[..., None]) -> Callable[..., None]:
     "--port", default=8000, show_default=True, help="Port to listen on; 0 for a free one."
 )
 @click.option(
-    "--store", help="s3://bucket[/prefix] for objects; AWS variables say how to reach it."
+    "--store", help="s3://bucket[/prefix] for objects; the AWS variables configure the access."
 )
 @click.option(
     "--access-key", help="Access key of the only user; by default generated at the first start."

@@ -541,8 +541,8 @@ class LakeFSClient(Transport):
             if token in seen:
                 raise UnexpectedAnswerError(
                     f"preparing the staged objects of {repository!r} (run {run_id}) does not "
-                    f"advance: after {len(seen)} pages the server gave a continuation token "
-                    "again. Check ugc.prepare_max_file_size in the server's configuration"
+                    f"advance: after {len(seen)} pages the server repeated a continuation "
+                    "token. Check ugc.prepare_max_file_size in the server's configuration"
                 )
             yield page
             if token is None:

@@ -148,8 +148,8 @@ class BucketObject(ABC):
         if (found.size, found.etag) != (size, etag):
             raise StorageError(
                 f"{self.where}: size and etag are {found.size} and {found.etag}, {size} and {etag} "
-                "were written: the store cut it short, or somebody else writes there; let nobody "
-                "write there, and run again"
+                "were written: the store cut it short, or somebody else writes there; end that "
+                "writer, and run again"
             )
         return found
 
@@ -327,7 +327,7 @@ class BucketStore(ObjectStore, Generic[_Object]):
     def _full_key(self, key: str) -> str:
         """The key in the bucket, after a check that it can be sent in a URL."""
         if problem := self._problem(key):
-            raise InvalidKeyError(f"{self._at(key)} cannot be asked for: {problem}")
+            raise InvalidKeyError(f"{self._at(key)} cannot be requested: {problem}")
         return self.prefix + key
 
     @contextmanager

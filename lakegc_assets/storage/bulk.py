@@ -196,7 +196,7 @@ class Bulk:
             return DeleteOutcome(key, "failed", "NoAnswer", str(error))
         if present == expected:
             detail = (
-                f"the store says that its etag is not {present}, and then that it is: run again"
+                f"the store denied that its etag is {present}, and then named this etag: run again"
             )
             return DeleteOutcome(key, "failed", code, detail)
         detail = f"it has the etag {present}, {expected} was expected"

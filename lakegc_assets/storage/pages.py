@@ -56,7 +56,9 @@ def follow(
         if token is None:
             return
         if token in seen:
-            raise StorageError(f"{where}: the store gave the same page token twice: {_UNUSABLE}")
+            raise StorageError(
+                f"{where}: the store returned the same page token twice: {_UNUSABLE}"
+            )
         seen.add(token)
 
 
@@ -73,7 +75,7 @@ def _require_asked(page: Page, prefix: str, where: str, *, one_level: bool) -> N
     elif page.prefixes:
         good = False
     if not good:
-        raise StorageError(f"{where}: the store gave keys that were not asked for: {_UNUSABLE}")
+        raise StorageError(f"{where}: the store returned keys that were not requested: {_UNUSABLE}")
 
 
 def damaged_page(where: str, error: Exception) -> StorageError:

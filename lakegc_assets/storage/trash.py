@@ -171,9 +171,10 @@ class LocalTrash(ObjectStore):
             link(name, trial, src_dir_fd=directory, dst_dir_fd=folder)
         except PermissionError as error:
             raise AccessDeniedError(
-                f"{self._url}: {TRASH} could take {name!r}, which another user owns, and not give "
-                f"it back: user {geteuid()} may not link it (fs.protected_hardlinks). Collect as "
-                "the user that owns the objects, or let this one write them; or set trash_days to 0"
+                f"{self._url}: {TRASH} could take {name!r}, which another user owns, but user "
+                f"{geteuid()} could not restore it, since it may not link it "
+                "(fs.protected_hardlinks). Collect as the user that owns the objects, or let this "
+                "one write them; or set trash_days to 0"
             ) from error
         unlink(trial, dir_fd=folder)
 

@@ -255,7 +255,7 @@ _UNNAMED = said({"done": True, "resource": told(_DATA, "2", "ns/c") | {"md5Hash"
         ([_FOUND, _NONE, rewritten("dxta"), _FOUND], StorageError, "the copy has the md5"),
         ([_FOUND, _NONE, rewritten("dxta"), said(told("dxta", "7"))], ChangedError, "'k'"),
         ([_FOUND, _NONE, _UNNAMED, said(told(_DATA, "7"))], ChangedError, "'k'"),
-        ([_FOUND, _NONE, said({"done": False})], StorageError, "neither ends nor says"),
+        ([_FOUND, _NONE, said({"done": False})], StorageError, "has no token"),
         ([_FOUND, _NONE, said({"done": True})], StorageError, "damaged"),
         ([_FOUND, _NONE, said([])], StorageError, "damaged"),
         ([_FOUND, _NONE, Answer(body="<html>")], StorageError, "damaged"),

@@ -260,7 +260,7 @@ def test_object_lock_with_a_default(endpoint: str) -> None:
     bucket = new_bucket(endpoint, locks=True)
     found = bucket.store.data_protection()
     assert (found.held, found.locked_days) == (True, 0)
-    assert "objects may have locks and legal holds of their own" in found.notice
+    assert "single objects may have locks and legal holds" in found.notice
     bucket.default_lock()
     found = bucket.store.data_protection()
     assert found[:4] == (True, None, 2, True)
@@ -454,7 +454,7 @@ def test_objects_of_a_batch_that_google_retains(script: Script) -> None:
         ('{"versioning": {"enabled": true}}', (True, None), "versioning is on"),
         ('{"retentionPolicy": {"retentionPeriod": "86400"}}', (False, None), "younger objects"),
         ('{"defaultEventBasedHold": true}', (False, None), "event-based hold"),
-        ('{"objectRetention": {"mode": "Enabled"}}', (False, None), "retention of their own"),
+        ('{"objectRetention": {"mode": "Enabled"}}', (False, None), "may have a retention"),
     ],
 )
 def test_what_a_bucket_of_google_holds(

@@ -290,7 +290,7 @@ def test_a_suspended_bucket_keeps_nothing_and_its_markers_are_not_touched(s3_ser
     assert "null" in before
     ((outcome, detail),) = bucket.undelete(lost._replace(version="null"))
     assert outcome == "not_kept"
-    assert "no id of its own" in detail
+    assert "no unique id" in detail
     assert bucket.versions("data/a") == before
 
 

@@ -225,7 +225,7 @@ def read_delegation(body: bytes, now: datetime) -> Delegation:
         fields = {name: found[tag] for name, tag in DELEGATION_FIELDS.items()}
         key = base64.b64decode(found["Value"], validate=True)
     except (ET.ParseError, LookupError, ValueError) as error:
-        raise HttpFailure("NoAnswer", f"the service gave no key to sign with: {error}") from error
+        raise HttpFailure("NoAnswer", f"the answer has no key to sign with: {error}") from error
     return Delegation(key, fields, now + _LIFETIME / 2)
 
 

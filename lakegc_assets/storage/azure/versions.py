@@ -52,8 +52,8 @@ _LOCKS: Final = {
     "x-ms-has-immutability-policy": "the container has an immutability policy: younger blobs "
     "cannot be deleted",
     "x-ms-has-legal-hold": "the container has a legal hold: its blobs cannot be deleted",
-    "x-ms-immutable-storage-with-versioning-enabled": "blobs may have immutability policies and "
-    "legal holds of their own",
+    "x-ms-immutable-storage-with-versioning-enabled": "single blobs may have immutability "
+    "policies and legal holds",
 }
 _DATA: Final = "data/"
 _COPY_POLL_S: Final = 0.5

@@ -269,7 +269,7 @@ def rewrite(
         if not isinstance(token, str) or not token:
             raise HttpFailure(
                 "NoAnswer",
-                "the answer to a copy is damaged: it neither ends nor says where to go on",
+                "the answer to a copy is damaged: it is not the last one, and has no token",
             )
         query["rewriteToken"] = token
 

@@ -398,7 +398,7 @@ def _locks_of(settings: Mapping[str, Any]) -> list[str]:
     if settings.get("defaultEventBasedHold"):
         found.append("each new object is under an event-based hold, and cannot be deleted")
     if settings.get("objectRetention"):
-        found.append("objects may have a retention of their own, and cannot be deleted before it")
+        found.append("single objects may have a retention, and cannot be deleted before its end")
     return found
 
 

@@ -90,7 +90,7 @@ class AzureInventory(ReportForm):
                 raise RefusedError(
                     f"{place.url}/{run} has the reports of several rules about the container "
                     f"{source!r}: {sorted(one.name for one in mine)}. Let one of them "
-                    "write to a container of its own, and set inventory_place to that; or to one "
+                    "write to a separate container, and set inventory_place to that; or to one "
                     "report"
                 )
             if mine:

@@ -113,7 +113,7 @@ def _manifests(place: ObjectStore) -> list[str]:
 def _report(manifest: _GcsManifest, key: str, source: str) -> Report:
     names, count = manifest.report_shards_file_names, manifest.shard_count
     if count != len(names) or len(set(names)) < len(names):
-        raise damaged(manifest.url, f"it names {len(set(names))} files, and says {count}")
+        raise damaged(manifest.url, f"it names {len(set(names))} files, and has the count {count}")
     suffixes = {name.rpartition(".")[2].lower() for name in names}
     encoding = ENCODINGS.get(next(iter(suffixes), "csv"))
     if len(suffixes) > 1 or encoding not in {"csv", "parquet"}:

@@ -99,7 +99,7 @@ class S3Deletes:
         if strangers:
             raise HttpFailure(
                 "NoAnswer",
-                f"the answer names {min(map(str, strangers))!r}, which was not asked for",
+                f"the answer names {min(map(str, strangers))!r}, which was not requested",
             )
         return {key: answers[self.prefix + key] for key in keys if self.prefix + key in answers}
 
@@ -109,7 +109,9 @@ class S3Deletes:
     def etag_at(self, key: str) -> str:
         """The etag of the object at a key. Raises HttpFailure."""
         if problem := path_problem(self.prefix + key):
-            raise HttpFailure("PreconditionFailed", f"what is there cannot be asked for: {problem}")
+            raise HttpFailure(
+                "PreconditionFailed", f"the object there cannot be requested: {problem}"
+            )
         with failing():
             answer = self.client.head_object(Bucket=self.bucket, Key=self.prefix + key)
         return etag_in(answer.get("ETag"))
@@ -349,7 +351,7 @@ class S3Versions(UploadingStore[S3Object]):
             )
             following = None if page.passed(key) else page.following
         if history.latest is None and (history.markers or history.newest):
-            raise HttpFailure("NoAnswer", "the list of versions does not say which is the latest")
+            raise HttpFailure("NoAnswer", "the list of versions does not mark the latest one")
         return history
 
     def read_page(self, prefix: str, start: Mapping[str, str], size: int) -> _Page:
@@ -436,7 +438,7 @@ def _not_kept(lost: Lost, marker: Entry | None, newest: Entry | None) -> str | N
         return f"{ARCHIVED} ({newest.archived})"
     if marker.version == "null":
         return (
-            "its delete marker has no id of its own, since versioning is suspended: copy its "
+            "its delete marker has no unique id, since versioning is suspended: copy its "
             f"version {newest.version} by hand"
         )
     return None

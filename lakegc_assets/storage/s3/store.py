@@ -257,10 +257,10 @@ def _in_words(lock: ObjectLock | None) -> Sequence[str]:
         return [f"it is not known whether objects are locked: {allow}"]
     if lock.days:
         since = f"for {lock.days:g} days from when it was written ({lock.mode})"
-        longer = "or longer by a lock or a legal hold of its own"
+        longer = "or longer by a separate lock or legal hold"
         return [f"Object Lock is enabled: each object is locked {since}, {longer}"]
     if lock.enabled:
-        return ["Object Lock is enabled: objects may have locks and legal holds of their own"]
+        return ["Object Lock is enabled: single objects may have locks and legal holds"]
     return []
 
 
