@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import cache
@@ -143,12 +143,6 @@ class LakeFSClient(Transport):
     def server_time(self) -> datetime:
         """The server's clock, in UTC, to the second (from the ``Date`` header)."""
         return server_date(self.call("GET", "healthcheck"))
-
-    def clock_skew(self, now: Callable[[], datetime] = utc_now) -> timedelta:
-        """The server's clock minus ``now``; exact to half a second and half the call's duration."""
-        before = now()
-        theirs = self.server_time() + timedelta(seconds=0.5)
-        return theirs - (before + (now() - before) / 2)
 
     # Repositories and refs
 

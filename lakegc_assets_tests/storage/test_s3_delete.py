@@ -67,7 +67,7 @@ def test_singly_there_is_one_request_for_each_key(script: Script) -> None:
     [
         (Answer(headers={"ETag": '"new"'}), "spared", "it has the etag new, old was expected"),
         (Answer(status=404), "already_missing", "it does not exist"),
-        (Answer(headers={"ETag": '"old"'}), "failed", "and then that it is"),
+        (Answer(headers={"ETag": '"old"'}), "failed", "then named this etag"),
         (Answer(status=403), "failed", "check the credentials"),
         (Answer(status=503), "failed", "503"),
     ],

@@ -116,34 +116,24 @@ class Trees:
         """A cursor before the first range of a tree."""
         return Cursor(self, self.ranges(metarange_id))
 
-    def save_range(self, writer: SSTableWriter, records: Sequence[Record]) -> RangeInfo:
-        """Write a range, after the writer has received these records.
+    def save_range(self, writer: SSTableWriter, records: Sequence[Record] | None) -> RangeInfo:
+        """Write a range, after the writer has received these records; None if they are no entries.
 
         It is also written if it is known: the range of another process's repository in this
         namespace may have been removed.
         """
         info, data = finish_range(writer)
         self._store.put(f"_lakefs/{info.id}", data)
-        self._ranges.add(info.id, records)
+        if records is not None:
+            self._ranges.add(info.id, records)
         return info
 
-    def save_metarange(self, ranges: Sequence[RangeInfo]) -> str:
-        """Write a metarange; its id."""
-        name, data = write_metarange(ranges)
-        self._store.put(f"_lakefs/{name}", data)
-        self._metaranges.add(name, ranges)
-        return name
-
-    def save_foreign_range(self, writer: SSTableWriter) -> RangeInfo:
-        """Write a range of records that are not entries, so it must not be used in a tree."""
-        info, data = finish_range(writer)
-        self._store.put(f"_lakefs/{info.id}", data)
-        return info
-
-    def save_foreign_metarange(self, ranges: Sequence[RangeInfo], metadata: Metadata) -> str:
-        """Write the metarange of such ranges; its id."""
+    def save_metarange(self, ranges: Sequence[RangeInfo], metadata: Metadata | None) -> str:
+        """Write a metarange; its id. Only ranges of entries have no metadata, and make a tree."""
         name, data = write_metarange(ranges, metadata)
         self._store.put(f"_lakefs/{name}", data)
+        if not metadata:
+            self._metaranges.add(name, ranges)
         return name
 
 
@@ -213,17 +203,12 @@ class TreeWriter:
     def finish(self) -> str:
         """Write the open range and the metarange; its id."""
         self._close()
-        if self._metadata:
-            return self._trees.save_foreign_metarange(self._done, self._metadata)
-        return self._trees.save_metarange(tuple(self._done))
+        return self._trees.save_metarange(tuple(self._done), self._metadata)
 
     def _close(self) -> None:
         if self._records:
-            if self._metadata:
-                info = self._trees.save_foreign_range(self._open)
-            else:
-                info = self._trees.save_range(self._open, tuple(self._records))
-            self._done.append(info)
+            records = None if self._metadata else tuple(self._records)
+            self._done.append(self._trees.save_range(self._open, records))
             self._records = []
             self._open = SSTableWriter("ranges", self._metadata)
 
