@@ -63,11 +63,7 @@ def _honours(store: ObjectStore, key: str, *, singly: bool) -> bool:
 
 
 def _remove_probes(store: ObjectStore, folder: str) -> None:
-    left = {
-        key: etag
-        for batch in store.list(folder)
-        for key, etag in zip(batch["key"].to_pylist(), batch["etag"].to_pylist(), strict=True)
-    }
+    left = {one.key: one.etag for one in store.infos(folder)}
     store.delete_many(left, left)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from urllib.parse import parse_qs, urlsplit
 
-from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets_tests.storage.conftest import Answer
 
 
@@ -36,10 +35,6 @@ REAL_DIRECTORIES = page(blob("ns/a", properties="<ResourceType>file</ResourceTyp
 def refusal(status: int, code: str) -> Answer:
     body = f"<Error><Code>{code}</Code><Message>told {code}\nRequestId:1</Message></Error>"
     return Answer(status, body, headers={"x-ms-error-code": code})
-
-
-def listed(store: ObjectStore, *args: str | None) -> list[str]:
-    return [key for b in store.list(*args) for key in b["key"].to_pylist()]  # type: ignore[arg-type]
 
 
 def query_of(request: str) -> dict[str, list[str]]:

@@ -266,6 +266,10 @@ def codes(outcomes: Sequence[DeleteOutcome]) -> list[str | None]:
     return [outcome.error_code for outcome in outcomes]
 
 
+def listed(store: ObjectStore, *args: str | None) -> list[str]:
+    return [key for b in store.list(*args) for key in b["key"].to_pylist()]  # type: ignore[arg-type]
+
+
 def query_of(request: str) -> dict[str, str]:
     query = parse_qs(urlsplit(request).query, keep_blank_values=True)
     return {name: value for name, (value,) in query.items()}

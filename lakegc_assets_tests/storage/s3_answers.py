@@ -6,7 +6,6 @@ import hashlib
 from urllib.parse import quote_plus
 from xml.sax.saxutils import escape
 
-from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets_tests.storage.conftest import Answer
 
 SPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
@@ -40,10 +39,6 @@ def error(code: str) -> str:
 
 def delete_result(*parts: str) -> str:
     return f"<DeleteResult {SPACE}>{''.join(parts)}</DeleteResult>"
-
-
-def listed(store: ObjectStore, *args: str | None) -> list[str]:
-    return [key for b in store.list(*args) for key in b["key"].to_pylist()]  # type: ignore[arg-type]
 
 
 def md5(data: bytes | str) -> str:

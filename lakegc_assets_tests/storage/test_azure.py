@@ -27,8 +27,8 @@ from lakegc_assets.storage.errors import (
     error_class,
 )
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets_tests.storage.azure_answers import FLAT, blob, listed, page, refusal
-from lakegc_assets_tests.storage.conftest import AZURE_URL, Answer, Script
+from lakegc_assets_tests.storage.azure_answers import FLAT, blob, page, refusal
+from lakegc_assets_tests.storage.conftest import AZURE_URL, Answer, Script, listed
 from lakegc_assets_tests.storage.servers import AZURE_KEY
 
 

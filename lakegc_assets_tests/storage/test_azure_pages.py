@@ -17,12 +17,11 @@ from lakegc_assets_tests.storage.azure_answers import (
     FLAT,
     REAL_DIRECTORIES,
     blob,
-    listed,
     page,
     query_of,
     refusal,
 )
-from lakegc_assets_tests.storage.conftest import AZURE_URL, Answer, Script
+from lakegc_assets_tests.storage.conftest import AZURE_URL, Answer, Script, listed
 
 
 def test_a_listing_goes_on_until_there_is_no_marker(

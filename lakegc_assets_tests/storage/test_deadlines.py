@@ -25,8 +25,8 @@ from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.probes import probe_deadlines
 from lakegc_assets.storage.s3.client import clients
 from lakegc_assets.storage.values import DeleteOutcome
-from lakegc_assets_tests.storage.conftest import Answer, Script, codes, query_of
-from lakegc_assets_tests.storage.s3_answers import delete_result, listed
+from lakegc_assets_tests.storage.conftest import Answer, Script, codes, listed, query_of
+from lakegc_assets_tests.storage.s3_answers import delete_result
 from lakegc_assets_tests.storage.servers import Server
 
 _FOLDER = "_lakefs/retention/gc/lakegc/probe-"

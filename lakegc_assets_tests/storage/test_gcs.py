@@ -26,7 +26,7 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.storage.gcs import service as gcs_service
 from lakegc_assets.storage.http import HttpFailure, Request
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets_tests.storage.conftest import Answer, Script
+from lakegc_assets_tests.storage.conftest import Answer, Script, listed
 from lakegc_assets_tests.storage.gcs_answers import refusal
 
 
@@ -45,10 +45,6 @@ def page(*names: str, token: str | None = None, prefixes: tuple[str, ...] = ()) 
 
 def with_items(*items: dict[str, str | None] | dict[str, str]) -> Answer:
     return Answer(body=json.dumps({"kind": "storage#objects", "items": items}))
-
-
-def listed(store: ObjectStore, *args: str | None) -> list[str]:
-    return [key for b in store.list(*args) for key in b["key"].to_pylist()]  # type: ignore[arg-type]
 
 
 def query_of(request: str) -> dict[str, list[str]]:

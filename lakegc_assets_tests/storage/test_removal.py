@@ -17,7 +17,7 @@ from lakegc_assets.storage.http import seconds
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.removal import remove_listed
 from lakegc_assets.storage.trash import remove_trash
-from lakegc_assets_tests.storage.s3_answers import listed
+from lakegc_assets_tests.storage.conftest import listed
 
 _FOLDER = "_lakefs/retention/gc/lakegc/trash/20260101T000000Z-1h-x/"
 

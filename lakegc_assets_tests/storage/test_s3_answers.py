@@ -24,8 +24,8 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.s3.client import clients
-from lakegc_assets_tests.storage.conftest import Answer, Script
-from lakegc_assets_tests.storage.s3_answers import completed, entry, error, listed, page
+from lakegc_assets_tests.storage.conftest import Answer, Script, listed
+from lakegc_assets_tests.storage.s3_answers import completed, entry, error, page
 
 
 def test_an_answer_that_is_cut_off_is_asked_for_again(script: Script) -> None:

@@ -18,8 +18,8 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.s3 import client as s3_client
 from lakegc_assets.storage.s3.client import clients, write_credentials_file
-from lakegc_assets_tests.storage.conftest import Answer, Script
-from lakegc_assets_tests.storage.s3_answers import delete_result, error, listed
+from lakegc_assets_tests.storage.conftest import Answer, Script, listed
+from lakegc_assets_tests.storage.s3_answers import delete_result, error
 
 _FAILED = "<Error><Key>ns/{}</Key><Code>{}</Code><Message>m</Message></Error>"
 

@@ -14,8 +14,8 @@ from lakegc_assets.storage.errors import AccessDeniedError, StorageError, StoreT
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.pages import Page
 from lakegc_assets.storage.s3 import listing as s3_listing
-from lakegc_assets_tests.storage.conftest import Answer, Script
-from lakegc_assets_tests.storage.s3_answers import SPACE, entry, error, listed, page
+from lakegc_assets_tests.storage.conftest import Answer, Script, listed
+from lakegc_assets_tests.storage.s3_answers import SPACE, entry, error, page
 
 KEYS = st.lists(
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8), unique=True

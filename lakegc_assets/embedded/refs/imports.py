@@ -183,12 +183,10 @@ def _entries(lake: Lake, repo: Repository, location: Location) -> Iterator[tuple
             raise LakegcError(f"there is no object {location.path}") from None
         return
     folder = key[: key.rfind("/") + 1]
-    for batch in store.list(key):
-        for row in batch.to_pylist():
-            info = ObjectInfo(row["key"], row["size"], row["last_modified"], row["etag"])
-            path = location.prefix + info.key.removeprefix(folder)
-            if path:
-                yield path, _entry(repo, base, info)
+    for info in store.infos(key):
+        path = location.prefix + info.key.removeprefix(folder)
+        if path:
+            yield path, _entry(repo, base, info)
 
 
 def _entry(repo: Repository, base: str, info: ObjectInfo) -> Entry:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from datetime import timezone
 from email.message import Message
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
@@ -31,7 +30,7 @@ from lakegc_assets.storage.http import (
     once_per_process,
 )
 from lakegc_assets.storage.pages import Page, damaged_page, objects_of
-from lakegc_assets.storage.values import ObjectInfo
+from lakegc_assets.storage.values import ObjectInfo, infos_in
 
 _ENDPOINT: Final = "https://storage.googleapis.com"
 _SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
@@ -187,14 +186,13 @@ def read_object(body: bytes, where: str) -> tuple[ObjectInfo, Mapping[str, Any]]
     """One object with its full key, and all metadata in an answer. Raises StorageError."""
     try:
         found = json.loads(body)
-        (row,) = _objects([found]).to_pylist()
+        (info,) = infos_in(_objects([found]))
     except (ValueError, LookupError, TypeError, pa.ArrowInvalid) as error:
         raise StorageError(
             f"{where}: the store's answer is damaged ({error!r}): check the endpoint and the "
             "proxies"
         ) from error
-    row["last_modified"] = row["last_modified"].astimezone(timezone.utc)
-    return ObjectInfo(**row), found
+    return info, found
 
 
 def _objects(items: list[Any]) -> pa.RecordBatch:
