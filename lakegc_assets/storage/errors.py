@@ -125,7 +125,7 @@ _ADVICE: Final[Mapping[type[LakegcError], str]] = {
         "the store did not answer, or its answer cannot be used: run again; if that does not help, "
         "check the network, the proxies, and the store's log"
     ),
-    StorageError: "the store refused it: the store's documentation explains the code",
+    StorageError: "the store refused it: check the endpoint, and look up the code",
 }
 _ADVICE_BY_CODE: Final[Mapping[str, str]] = {
     **dict.fromkeys(_OLD, "the credentials have expired: renew them and run again"),

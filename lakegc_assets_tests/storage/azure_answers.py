@@ -37,5 +37,15 @@ def refusal(status: int, code: str) -> Answer:
     return Answer(status, body, headers={"x-ms-error-code": code})
 
 
+def batch(*parts: tuple[int, int, str]) -> Answer:
+    """An answer to a batch: number, status and code of each part."""
+    lines = []
+    for number, status, code in parts:
+        lines += ["--b", "Content-Type: application/http", f"Content-ID: {number}", ""]
+        lines += [f"HTTP/1.1 {status} Reason", f"x-ms-error-code: {code}" if code else "", "", ""]
+    body = "\r\n".join([*lines, "--b--"])
+    return Answer(202, body, headers={"Content-Type": "multipart/mixed; boundary=b"})
+
+
 def query_of(request: str) -> dict[str, list[str]]:
     return parse_qs(urlsplit(request.split(" ", 1)[1]).query)

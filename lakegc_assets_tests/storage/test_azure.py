@@ -27,7 +27,7 @@ from lakegc_assets.storage.errors import (
     error_class,
 )
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets_tests.storage.azure_answers import FLAT, blob, page, refusal
+from lakegc_assets_tests.storage.azure_answers import FLAT, batch, blob, page, refusal
 from lakegc_assets_tests.storage.conftest import AZURE_URL, Answer, Script, listed
 from lakegc_assets_tests.storage.servers import AZURE_KEY
 
@@ -90,16 +90,6 @@ def test_a_conditional_put_is_repeated_only_if_it_was_refused(
         script.answers = [refusal(status, code)]
         with pytest.raises(PreconditionFailedError):
             store.put_if_match("k", b"x", "0x1")
-
-
-def batch(*parts: tuple[int, int, str]) -> Answer:
-    """An answer to a batch: number, status and code of each part."""
-    lines = []
-    for number, status, code in parts:
-        lines += ["--b", "Content-Type: application/http", f"Content-ID: {number}", ""]
-        lines += [f"HTTP/1.1 {status} Reason", f"x-ms-error-code: {code}" if code else "", "", ""]
-    body = "\r\n".join([*lines, "--b--"])
-    return Answer(202, body, headers={"Content-Type": "multipart/mixed; boundary=b"})
 
 
 def test_each_key_of_a_batch_has_the_outcome_that_the_store_gave(

@@ -27,7 +27,7 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.probes import probe_recovery
 from lakegc_assets.storage.values import FREED, HELD, PERHAPS_HELD, DataProtection, Recovery
-from lakegc_assets_tests.storage.azure_answers import blob, page
+from lakegc_assets_tests.storage.azure_answers import batch, blob, page
 from lakegc_assets_tests.storage.conftest import Answer, Script, azure_client, query_of
 from lakegc_assets_tests.storage.servers import AZURE_ACCOUNT, Server
 
@@ -349,16 +349,8 @@ def test_a_blob_that_has_snapshots_is_locked(
 
 
 def test_blobs_of_a_batch_that_are_immutable(azure: Callable[..., ObjectStore]) -> None:
-    parts = ["HTTP/1.1 202 Accepted\r\n\r\n"]
-    parts += [
-        f"HTTP/1.1 409 Conflict\r\nx-ms-error-code: BlobImmutableDueTo{why}\r\n\r\n"
-        for why in ("Policy", "LegalHold")
-    ]
-    body = "".join(
-        f"--b\r\nContent-Type: application/http\r\nContent-ID: {number}\r\n\r\n{part}\r\n"
-        for number, part in enumerate(parts)
-    )
-    answer = Answer(202, f"{body}--b--", headers={"Content-Type": "multipart/mixed; boundary=b"})
+    held = ["BlobImmutableDueToPolicy", "BlobImmutableDueToLegalHold"]
+    answer = batch((0, 202, ""), *((n, 409, code) for n, code in enumerate(held, 1)))
     outcomes = azure(answer).delete_many(["a", "b", "c"])
     assert [o.outcome for o in outcomes] == ["deleted", "locked", "locked"]
 
