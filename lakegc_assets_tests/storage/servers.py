@@ -249,49 +249,31 @@ def prometheus(folder: Path, configuration: Path) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="session")
-def versitygw_server(
-    aws_environment: None,  # noqa: ARG001 - it is wanted to be there
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Server]:
-    """A real S3 server for all tests; the AWS variables hold credentials for it."""
-    with _or_fail(versitygw, tmp_path_factory.mktemp("versitygw")) as server:
-        yield server
+def _for_all_tests(start: Callable[[Path], AbstractContextManager[Server]], *needed: str) -> object:
+    """A fixture: one server for all tests, started after the fixtures that it needs."""
+
+    @pytest.fixture(scope="session")
+    def server(
+        request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[Server]:
+        for name in needed:
+            request.getfixturevalue(name)
+        with ExitStack() as stack:
+            try:
+                started = stack.enter_context(start(tmp_path_factory.mktemp("server")))
+            except ServerUnavailableError as error:
+                pytest.fail(str(error), pytrace=False)
+            yield started
+
+    return server
 
 
-@pytest.fixture(scope="session")
-def versioned_gateway(
-    aws_environment: None,  # noqa: ARG001 - it is wanted to be there
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Server]:
-    """A real S3 server whose buckets can be versioned."""
-    start = partial(versitygw, versioning=True)
-    with _or_fail(start, tmp_path_factory.mktemp("versions")) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def minio_server(
-    aws_environment: None,  # noqa: ARG001 - it is wanted to be there
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Server]:
-    """A MinIO for all tests, whose buckets can be versioned; the AWS variables fit it."""
-    with _or_fail(minio, tmp_path_factory.mktemp("minio")) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def azurite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """An Azurite for all tests."""
-    with _or_fail(azurite, tmp_path_factory.mktemp("azurite")) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def fake_gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A fake-gcs-server for all tests."""
-    with _or_fail(fake_gcs, tmp_path_factory.mktemp("fake-gcs")) as server:
-        yield server
+#: Real S3 servers, for which the AWS variables hold credentials.
+versitygw_server = _for_all_tests(versitygw, "aws_environment")
+versioned_gateway = _for_all_tests(partial(versitygw, versioning=True), "aws_environment")
+minio_server = _for_all_tests(minio, "aws_environment")
+azurite_server = _for_all_tests(azurite)
+fake_gcs_server = _for_all_tests(fake_gcs)
 
 
 @pytest.fixture(scope="session")
@@ -301,18 +283,6 @@ def rclone_program() -> Path:
         return rclone()
     except ServerUnavailableError as error:
         pytest.fail(str(error), pytrace=False)
-
-
-@contextmanager
-def _or_fail(
-    start: Callable[[Path], AbstractContextManager[Server]], folder: Path
-) -> Iterator[Server]:
-    with ExitStack() as stack:
-        try:
-            server = stack.enter_context(start(folder))
-        except ServerUnavailableError as error:
-            pytest.fail(str(error), pytrace=False)
-        yield server
 
 
 @contextmanager
