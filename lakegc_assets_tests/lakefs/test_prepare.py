@@ -319,7 +319,7 @@ def test_a_token_of_an_earlier_page_stops(
 ) -> None:
     first = server.recording.variant("prepare_interval_9ms")[0]["body"]
     broken_third_page.append(Answer(201, first))
-    with pytest.raises(errors.UnexpectedAnswerError, match="again"):
+    with pytest.raises(errors.UnexpectedAnswerError, match="repeated"):
         list(client.prepare_uncommitted("paged"))
     assert len(server.requests) == 3
 

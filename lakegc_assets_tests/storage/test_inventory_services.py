@@ -433,9 +433,9 @@ def test_the_newest_gcs_report_about_the_bucket_is_read_or_the_one_that_is_named
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"shard_count": 3}, "names 2 files, and says 3"),
+        ({"shard_count": 3}, "names 2 files, and has the count 3"),
         ({"report_shards_file_names": ["a.csv", "b.parquet"]}, "CSV and Parquet can be read"),
-        ({"report_shards_file_names": ["a.csv", "a.csv"]}, "names 1 files, and says 2"),
+        ({"report_shards_file_names": ["a.csv", "a.csv"]}, "names 1 files, and has the count 2"),
         ({"snapshot_time": "today"}, "snapshot_time: "),
         ({"records_processed": None}, "records_processed: "),
         ({"report_config": None}, "report_config: "),

@@ -456,7 +456,7 @@ def test_a_server_that_does_not_encode_keys_cannot_tell_which_they_are(
         (listing(_MARKER.format("other", "m1", "true")), "has 'other'"),
         (listing(more="<IsTruncated>true</IsTruncated>"), "does not go on"),
         (listing(gone("ns/a"), more="<!-- nothing -->"), "does not go on"),
-        (listing(gone("ns/a").replace("true", "false")), "which is the latest"),
+        (listing(gone("ns/a").replace("true", "false")), "does not mark the latest"),
         (Answer(status=403, body=error("AccessDenied")), "s3:ListBucketVersions"),
         (Answer(status=503, body=error("SlowDown")), "SlowDown"),
     ],
