@@ -145,7 +145,7 @@ def read_references(
         new = [o for o in others if not any(known.is_same(o.repository) for known, _ in read)]
         if not new:
             break
-        ctx.log.info("reading the references of %d other repositories of the server", len(new))
+        ctx.log.info("reading the references of %s of the server", _others(len(new)))
         now = ["their branches and staged objects"]
         with report_progress(ctx.log, partial(_how_far, ctx, now, len(new))):
             reads = thread_map(read_other, new, _THREADS)
@@ -186,10 +186,13 @@ def _how_far(ctx: RunContext, now: Sequence[str], others: int) -> str:
     """Progress of reading other repositories, from the length and the last item of ``now``."""
     which = f" ({len(now) - 1:,} of {others:,})" if len(now) > 1 else ""
     return (
-        f"reading the references of {counted(others, 'other repository', 'other repositories')} "
-        f"of the server to objects of {ctx.repository}: {now[-1]}{which}. Later marks read only "
-        "what is new"
+        f"reading the references of {_others(others)} of the server to objects of "
+        f"{ctx.repository}: {now[-1]}{which}. Later marks read only what is new"
     )
+
+
+def _others(count: int) -> str:
+    return counted(count, "other repository", "other repositories")
 
 
 def _or_error(read: Callable[[V], T], of: V) -> T | LakegcError:

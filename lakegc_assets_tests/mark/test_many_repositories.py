@@ -192,6 +192,22 @@ def test_whoever_waits_is_told_which_other_repository_is_read(
     assert all(event.is_set() for event in came.values())
 
 
+@pytest.mark.parametrize(
+    ("others", "said"), [(1, "1 other repository"), (2, "2 other repositories")]
+)
+def test_the_log_says_in_words_how_many_others_are_read(
+    others: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ctx = connected(context(tmp_path, monkeypatch, others), _Server(others))
+    with caplog.at_level(logging.INFO, ctx.log.name):
+        read_references(ctx, ctx.root.open("repo", "x"), "", datetime.now(timezone.utc))
+    assert f"reading the references of {said} of the server" in caplog.messages
+
+
 @pytest.mark.parametrize("others", [100, pytest.param(1000, marks=pytest.mark.conformance)])
 def test_what_did_not_change_in_a_thousand_repositories_costs_a_look_at_each(
     others: int, tmp_path: Path, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
