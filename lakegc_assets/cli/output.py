@@ -19,6 +19,8 @@ _T = TypeVar("_T")
 FAILURE: Final = 1
 #: Exit statuses, by the kind of an error.
 _STATUSES: Final = {"failed": FAILURE, "configuration": 2, "refused": 3}
+#: A setting with its value, in a command of a message.
+_GIVEN_SETTING: Final = re.compile(r"--set \w+=")
 #: Words for garbage that no rule has expired, by its key in the breakdown.
 _WITHOUT_RULE = {
     "unreferenced": "unreferenced",
@@ -141,13 +143,15 @@ def _with_options(error: LakegcError) -> str:
     from lakegc_assets.run.command_line import SETTINGS
 
     said, command = str(error), click.get_current_context().command
+    # Commands in the message may have settings as options already.
+    named_in = _GIVEN_SETTING.sub("", said)
     known = {one for param in command.params for one in param.opts}
     options = []
     for name in SETTINGS:
         option = f"--{name.replace('_', '-')}"
         if option not in known:
             option = f"--set {name}=…" if "--set" in known else ""
-        named = re.search(rf"(?<![\w-]){name}(?![\w-])", said)
+        named = re.search(rf"(?<![\w-]){name}(?![\w-])", named_in)
         if option and named and option.rstrip("…") not in said:
             options.append(option)
     return f"{said}\n  as options: {', '.join(options)}" if options else said

@@ -53,8 +53,12 @@ def outcome_of(attempt: AttemptArtifacts) -> dict[str, Any]:
     mark["warnings"] += [
         f"{row['address']} was needed after all and put back: {row['detail']}" for row in put_back
     ]
-    undo = _undo(mark.pop("undo"), swept, state.restored)
-    if swept and not (deleted_in(sweep["outcomes"])[0] or sweep["deleted_or_missing"]):
+    at_mark = mark.pop("undo")
+    deleted = deleted_in(sweep["outcomes"])[0] or sweep["deleted_or_missing"]
+    if deleted and not swept:
+        at_mark = f"{_preview(attempt)}. When the mark was made: {at_mark or 'not known'}"
+    undo = _undo(at_mark, swept, state.restored)
+    if swept and not deleted:
         undo = "nothing was deleted"
     return {**mark, **sweep, "undo": undo}
 
@@ -117,13 +121,20 @@ def _of_sweep(
 
 
 def _undo(at_mark: str | None, swept: Manifest | None, back: Restored | None) -> str | None:
-    """The possible or finished undo of a sweep; ``at_mark``: as its mark recorded it, if so."""
+    """The possible or finished undo of a sweep; ``at_mark``: without a finished sweep."""
     if back is not None and back.whole:
         return str(back)
-    if swept is not None:
-        undo = undoable(swept.facts, datetime.now(timezone.utc))
-        return f"{back}; of the others: {undo}" if back else undo
-    return at_mark
+    undo = at_mark if swept is None else undoable(swept.facts, datetime.now(timezone.utc))
+    return f"{back}; of the others: {undo}" if back else undo
+
+
+def _preview(attempt: AttemptArtifacts) -> str:
+    """The command that shows which objects of an unfinished sweep come back.
+
+    A sweep records only at its end whether the store and its own settings kept what it deleted.
+    """
+    of_run = attempt.repository, "--run", attempt.run, "--all", "--dry-run"
+    return f"`{command_line('restore', *of_run)}` shows which of the deleted objects come back"
 
 
 def _space(swept: Mapping[str, Any] | None, rows: pa.Table) -> dict[str, Any] | None:

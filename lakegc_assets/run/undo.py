@@ -60,15 +60,19 @@ def _of_this_try(facts: Mapping[str, Any], now: datetime) -> str:
     recovery, backup = facts["recovery"], facts["backup"]
     in_backup = f"from the backup {backup} until that is pruned" if backup else ""
     in_backup += _but_for(facts.get("not_in_backup", 0)) if backup else ""
-    if recovery["kind"] == "nothing":
+    not_kept = facts.get("not_kept", 0)
+    all_without_trash = not_kept and not_kept == facts["outcomes"]["deleted"]["objects"]
+    if recovery["kind"] == "nothing" or (all_without_trash and not in_backup):
         if in_backup:
             return f"what was deleted can be had back {in_backup}"
-        return f"what was deleted cannot be had back: {recovery['notice']}"
+        earlier = "an earlier try deleted it without trash"
+        because = earlier if all_without_trash else recovery["notice"]
+        return f"what was deleted cannot be had back: {because}"
     if recovery["kind"] == "unknown":
         if in_backup:
             return f"what was deleted can be had back {in_backup}"
         return f"whether what was deleted can be had back is not known: {recovery['notice']}"
-    more = _but_for(facts.get("not_kept", 0)) + (f"; and {in_backup}" if in_backup else "")
+    more = _but_for(not_kept) + (f"; and {in_backup}" if in_backup else "")
     what = recovery["kind"].replace("_", " ")
     if recovery["until"] is None:
         return f"what was deleted can be had back ({what}), until when is not known{more}"

@@ -274,6 +274,16 @@ def test_a_refusal_says_the_options_of_the_settings_that_it_names(
     assert options in lakegc("approve", "alpha", "--run", "m1").output
 
 
+def test_a_command_in_a_refusal_has_the_options_of_its_settings_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: object) -> None:
+        raise RefusedError("first run `lakegc restore alpha --run m1 --all --set engine=embedded`")
+
+    monkeypatch.setattr("lakegc_assets.cli.jobs.run_job", refused)
+    assert "as options" not in lakegc("sweep", "alpha", "--run", "m1").stderr
+
+
 @pytest.mark.usefixtures("stopped")
 @pytest.mark.parametrize("command", ["report", "sweep"])
 def test_a_failed_mark_is_refused_with_the_check_that_stopped_it(command: str) -> None:

@@ -47,6 +47,10 @@ def test_a_report_says_how_far_the_sweep_came_and_what_goes_on() -> None:
     assert any(line.startswith("deleted 1 object") for line in words)
     assert f"to go on {_COMMAND}" in words
     assert "to undo lakegc restore stopped --run m1 --all" in words
+    # Tries may have had other settings than the mark, trash_days say.
+    preview = "`lakegc restore stopped --run m1 --all --dry-run` shows which of the deleted objects"
+    (undo,) = [line for line in words if line.startswith("undo ")]
+    assert undo.startswith(f"undo {preview} come back. When the mark was made: this sweep can be")
     assert not any(line.startswith("to delete") for line in words)
     found = json.loads(lakegc("report", "stopped", "--run", "m1", "--json").stdout)
     assert (found["state"], found["swept"]) == ("stopped in its sweep", False)

@@ -43,6 +43,22 @@ def test_a_backup_outlasts_the_store_and_what_is_over_is_said_to_be() -> None:
 
 
 @pytest.mark.parametrize(
+    ("deleted", "words"),
+    [
+        (6, "what was deleted cannot be had back: an earlier try deleted it without trash"),
+        (7, "what was deleted can be had back until 2026-11-29 07:30 UTC (trash), but for 6"),
+    ],
+)
+def test_trash_that_began_after_the_deletes_brings_nothing_back(deleted: int, words: str) -> None:
+    outcomes = {"deleted": {"objects": deleted, "bytes": 0}}
+    facts = {
+        "recovery": recovery_facts(TRASH, SINCE), "backup": None, "not_kept": 6,
+        "outcomes": outcomes,
+    }  # fmt: skip
+    assert undoable(facts, SINCE).startswith(words)
+
+
+@pytest.mark.parametrize(
     ("recovery", "backup", "days", "words"),
     [
         (TRASH, None, 3, "this sweep can be undone for 3 days: moved"),
