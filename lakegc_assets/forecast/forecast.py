@@ -16,7 +16,13 @@ from typing import Any, Final
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.forecast import relations
 from lakegc_assets.forecast.change import Change, todays_rules
-from lakegc_assets.forecast.commits import Span, read_marked_commits, spans_of, spans_of_paths
+from lakegc_assets.forecast.commits import (
+    MarkedCommits,
+    Span,
+    read_marked_commits,
+    spans_of,
+    spans_of_paths,
+)
 from lakegc_assets.forecast.outlook import LATER, TOTALS, Mark, Outlook, look_out
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
@@ -192,8 +198,17 @@ def _forecast(mark: Mark, client: LakeFSClient, change: Change) -> Forecast:
         unverified,
         {days: _amount(by_days, days, bounds.under(days)) for days in CURVE},
         {days: later(days) for days in LATER_DAYS},
-        _notes(outlook, bounds, today, rules, unverified),
+        _notes(outlook, bounds, today, rules, unverified) + _without_branch(marked, today, rules),
     )
+
+
+def _without_branch(marked: MarkedCommits, today: Rules | None, rules: Rules) -> list[str]:
+    """A sentence about each new rule of a branch that is not there: its name may be misspelt."""
+    new = rules.branches.keys() - (today.branches.keys() if today else ())
+    return [
+        f"the mark found no branch {name!r}: its rule keeps nothing while there is none"
+        for name in sorted(new - marked.heads.keys())
+    ]
 
 
 def _has_staged(client: LakeFSClient, repository: str, branch: str) -> bool:

@@ -96,6 +96,14 @@ def test_other_rules_keep_what_they_keep(lake: SmallLake, marked: Marked, spark:
     assert longer.today.bound == EXACT
 
 
+@pytest.mark.usefixtures("marked")
+def test_a_rule_of_a_branch_that_is_not_there_is_noted(lake: SmallLake, spark: Session) -> None:
+    """A misspelt name would leave the branch that was meant to the shorter default."""
+    found, _ = forecast(lake.context(spark), Change(branches={"mian": 85, "main": 85}))
+    (note,) = found.notes
+    assert note == "the mark found no branch 'mian': its rule keeps nothing while there is none"
+
+
 def test_what_was_swept_is_not_there_any_more(lake: SmallLake, spark: Session) -> None:
     ctx = lake.context(spark)
     sweep(ctx)
