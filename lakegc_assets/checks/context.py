@@ -107,7 +107,8 @@ class Case:
         if default not in found:
             raise IntegrityError(
                 f"the list of branches of {self.ctx.repository!r} lacks its default branch "
-                f"{default!r}: it is not complete. Run again",
+                f"{default!r}: it is not complete, or the repository was just deleted. If "
+                "`lakegc repositories` still lists it, run again",
             )
         return found
 

@@ -19,6 +19,7 @@ from lakegc_assets.lakefs.picked_commits import as_picked, is_changed, is_proven
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.wording import counted
 
 _RENAMED: Final = (
     "lakeFS has changed the name of the namespace where it wrote them, as it does with percent "
@@ -56,9 +57,12 @@ def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ())
     heads = listed_heads(client, repository)
     default = client.repository(repository).default_branch
     if default not in heads:
+        # lakeFS remembers a repository for some seconds after it was deleted with its branches.
+        branches = counted(len(heads), "branch", "branches")
         raise IntegrityError(
-            f"the list of branches of {repository!r} has {len(heads)} branches, and not its "
-            f"default branch {default!r}: it is not complete. Run again",
+            f"the list of branches of {repository!r} has {branches}, and not its "
+            f"default branch {default!r}: it is not complete, or the repository was just deleted. "
+            "If `lakegc repositories` still lists it, run again",
         )
     require_gone("branch", repository, set(known) - heads.keys(), client.branch)
     return heads

@@ -144,7 +144,10 @@ def _decoder(encoding: str | None) -> Callable[[str | None], str]:
         if encoding == "url":
             return unquote_plus(key, errors="strict") if "%" in key or "+" in key else key
         if any(character < " " for character in key):
-            raise ValueError(f"{key!r} is not percent-encoded, so XML may have changed it")
+            raise ValueError(
+                f"{key!r} is not percent-encoded, so XML may have changed it: remove or rename "
+                "that object with the tools of the store"
+            )
         return key
 
     return decode
