@@ -91,9 +91,14 @@ def test_the_trial_forecasts_by_each_mark_once(tmp_path: Path) -> None:
 
         assert asked() == []
         marked = add_partition(instance, trial.SWEPT, "20260101T000000Z")
-        for asset in ("gc_report", "swept_set"):
+        of_the_demo = add_partition(instance, "demo-20260101-000000-ab12", "first")
+        for asset, key in (
+            ("gc_report", marked),
+            ("swept_set", marked),
+            ("gc_report", of_the_demo),
+        ):
             instance.report_runless_asset_event(
-                dg.AssetMaterialization(dg.AssetKey(asset), partition=marked)
+                dg.AssetMaterialization(dg.AssetKey(asset), partition=key)
             )
         # Dagster starts no second run with the same key.
         assert asked() == asked() == [(marked, marked)]
