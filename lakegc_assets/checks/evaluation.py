@@ -105,7 +105,10 @@ def read_results(attempt: AttemptArtifacts, manifest: Manifest) -> list[CheckRes
     except DAMAGE as error:
         raise IntegrityError(f"{where} is damaged ({error}): mark again") from error
     if about != manifest.sha256:
-        raise RefusedError(f"the checks of mark {attempt.run!r} are about other candidates")
+        raise RefusedError(
+            f"the checks of mark {attempt.run!r} are of other candidates than those of the mark: "
+            f"run the job {in_dagster('gc_mark')} as a whole"
+        )
     return results
 
 
@@ -126,7 +129,10 @@ def require_passed(results: list[CheckResult]) -> None:
     """
     missing = sorted(set(NAMES) - {result.name for result in results})
     if missing:
-        raise RefusedError(f"these checks were not evaluated: {', '.join(missing)}")
+        raise RefusedError(
+            f"these checks were not evaluated: {', '.join(missing)}. Another version of lakegc may "
+            "have made the mark: mark again"
+        )
     failed = [r for r in results if r.blocking and not r.passed]
     if failed:
         refused = RefusedError("\n".join(f"{r.name}: {r.summary}" for r in failed))

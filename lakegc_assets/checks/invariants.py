@@ -33,25 +33,26 @@ def _verdict(context: Case, name: str, violation: str, advice: str) -> CheckResu
     return CheckResult(name, passed=False, summary=summary, facts=facts)
 
 
-_REPORT: Final = "This is a fault of the mark, please report it"
+_ATTACHED: Final = "please report it, with the log and each manifest.json of the mark"
+_REPORT: Final = f"This is a fault of the mark: {_ATTACHED}"
 _OUTSIDE: Final = (
     "If they lie in deeper folders of data/ than lakeFS makes, an earlier version of this program "
     "made the mark, or the listing that it goes on from: mark again with --clean (setting "
-    "`clean`). Else this is a fault of the mark, please report it"
+    f"`clean`). Otherwise {_ATTACHED}"
 )
 _NESTED: Final = (
     "If another repository lies in this one's namespace, of whatever lakeFS server, what one of "
     "them needs looks like garbage in the other: do not collect it. If that repository was "
-    "deleted and nothing reads its objects, remove its folder by hand and mark again. Else please "
-    "report it"
+    "deleted and nothing reads its objects, remove its folder by hand and mark again. Otherwise "
+    f"{_ATTACHED}"
 )
-_MOVED: Final = "If a branch moved while the mark was made, mark again. Else please report it"
+_MOVED: Final = f"If a branch moved while the mark was made, mark again. Otherwise {_ATTACHED}"
 _RESTORED: Final = (
-    "If they were restored while the mark was made, mark again. Else please report it"
+    f"If they were restored while the mark was made, mark again. Otherwise {_ATTACHED}"
 )
 _DISAGREE: Final = (
-    "The range is damaged, or one of the two readers is wrong. Fetch it again from a backup if its "
-    "content does not have its id; else please report it, with the range"
+    "The range is damaged, or one of the two readers is wrong. If a copy of the bucket has another "
+    "content of this file, restore it from there; otherwise please report it, with the file"
 )
 
 
@@ -171,7 +172,7 @@ def candidate_share(context: Case) -> CheckResult:
     if context.by_name:
         # Nearly all objects that were looked up are garbage. So the share is computed with the
         # objects that HEADs hold. A listing would contain more objects, and the share be smaller.
-        listed, objects = listed + _held_by_heads(context), "objects looked at, or held by HEADs,"
+        listed, objects = listed + _held_by_heads(context), "objects looked up, or held by HEADs,"
     share = context.rows / listed if listed else float(context.rows > 0)
     are = "is a candidate" if context.rows == 1 else "are candidates"
     summary = f"{context.rows} of {listed} {objects} {are} ({share:.1%})"

@@ -95,7 +95,7 @@ def _with_deleted_before(case: Case, result: CheckResult, deleted: DataFrame) ->
     )
     summary = (
         f"{result.summary}; {objects} deleted by earlier runs, for example "
-        f"{', '.join(examples)}: restore what a branch should still have"
+        f"{', '.join(examples)}: restore the objects that a branch should still have"
     )
     facts = {**result.facts, "deleted_before": count, "deleted_examples": examples}
     return replace(result, summary=summary, facts=facts)
@@ -106,7 +106,7 @@ def _holds(case: Case, lacked: Sequence[Part]) -> CheckResult:
     count = sum(part.rows for part in lacked)
     summary = "the listing holds every object that a branch HEAD names"
     if case.by_name or case.inventory:
-        summary = f"the store holds what branch HEADs name, by {_SAMPLE} of it at most"
+        summary = f"the store holds all of a sample of at most {_SAMPLE} objects of branch HEADs"
     if count:
         examples = case.first(case.dataset(lacked))
         summary += (
@@ -166,7 +166,9 @@ def carried_and_gone(case: Case) -> int:
 def _result_of(case: Case, lost: Sequence[Part]) -> CheckResult:
     count = sum(part.rows for part in lost)
     if count == 0:
-        summary = "what branch HEADs name and the listing lacks was deleted or accepted before"
+        summary = (
+            "objects that branch HEADs name and the listing lacks were deleted or accepted before"
+        )
         return CheckResult(NAME, passed=True, summary=summary)
     digest = _digest(case, lost)
     objects = counted(
@@ -190,7 +192,7 @@ def _result_of(case: Case, lost: Sequence[Part]) -> CheckResult:
         return CheckResult(NAME, passed=False, summary=summary, facts=facts)
     if case.ctx.settings.accept_missing == digest:
         _accept(case, lost, digest)
-        summary = f"{counted(count, 'object')} of branch HEADs missing; the operator accepts that"
+        summary = f"{counted(count, 'object')} of branch HEADs missing, and accepted as lost"
         return CheckResult(NAME, passed=True, summary=summary, facts=facts)
     summary = (
         f"{objects} neither in the listing nor in the store at "

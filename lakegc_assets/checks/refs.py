@@ -173,14 +173,21 @@ def pinned_addresses(store: ObjectStore) -> Iterator[pa.Array]:
     """Yield the addresses that are pinned now, by the store's clock, in batches.
 
     Raises:
-        ArrowInvalid: a pin cannot be read.
+        IntegrityError: a pin is damaged.
     """
     now = store.server_time()
     for page in store.list_to_the_end(_PINS):
         for key in page["key"].to_pylist():
             content = pa.BufferReader(store.get(key))
-            with pq.ParquetFile(content, page_checksum_verification=True) as file:
-                until = datetime.fromisoformat(file.schema_arrow.metadata[b"until"].decode())
-                if until > now:
-                    for batch in file.iter_batches(columns=["address"]):
-                        yield batch["address"]
+            try:
+                with pq.ParquetFile(content, page_checksum_verification=True) as file:
+                    until = datetime.fromisoformat(file.schema_arrow.metadata[b"until"].decode())
+                    if until > now:
+                        for batch in file.iter_batches(columns=["address"]):
+                            yield batch["address"]
+            except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
+                raise IntegrityError(
+                    f"{store.url}/{key} is damaged ({error}), so the restored objects that it "
+                    "protects are not known. Restore them again (`lakegc restore`), then remove "
+                    "the file. If none of them must stay, only remove the file"
+                ) from error

@@ -182,10 +182,12 @@ def _fields(blocks: Blocks, range_id: str) -> tuple[_Bytes, _Longs, kernels.Fiel
     if code != kernels.FINE:
         raise FormatError(range_id, blocks.offsets[block], kernels.REASONS[code])
     if found != int(claimed):
-        raise FormatError(range_id, 0, f"it holds {found} entries, but says {int(claimed)}")
+        raise FormatError(
+            range_id, 0, f"it holds {found} entries, and its properties say {int(claimed)}"
+        )
     last = bytes(key[: max(length - 8, 0)])
     if blocks.properties.get("max_key", b"") != last:
-        raise FormatError(range_id, 0, f"its last key is {last!r}, and not what it says")
+        raise FormatError(range_id, 0, f"its last key is {last!r}, and its properties say another")
     return text, starts, fields
 
 

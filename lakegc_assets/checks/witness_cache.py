@@ -87,8 +87,9 @@ def witnessed(
         found = slots[range_id].facts["entries"]
         if found != count:
             raise IntegrityError(
-                f"range {range_id} of {connections.namespace_url} holds {found} entries, but "
-                f"its metarange says {count}: the repository is damaged",
+                f"{connections.table_url(range_id)} holds {found} entries, and a metarange that "
+                f"names it says {count}: one of the two is damaged. Restore it from a copy of the "
+                "bucket, then run again",
             )
     return Witnessed(connections, {range_id: slots[range_id] for range_id in entries})
 

@@ -204,20 +204,20 @@ class EmbeddedSession(Session):
                     enough = False
                 # After the handler, which holds the objects of the first try.
                 if not enough:
-                    self._log.info("%s: memory ran out, so once more in one thread", what)
+                    self._log.info("%s: memory ran out, so it runs again in one thread", what)
                     found = interruptible(job_alone, database.connection.interrupt)
         except duckdb.IOException as error:
             self._verified.require_unchanged(there=True)
             raise ConfigurationError(
-                f"{what}: the embedded engine cannot read or write a file of this machine: make "
-                f"room in {database.spill.path.parent}, let TMPDIR name another folder, or use "
-                f"the engine spark ({error})"
+                f"{what}: the embedded engine cannot read or write a file of this machine: free "
+                f"space in {database.spill.path.parent}, set TMPDIR to another folder, or use the "
+                f"engine spark ({error})"
             ) from error
         except duckdb.OutOfMemoryException as error:
             raise ConfigurationError(
-                f"{what}: the embedded engine does not get along with {self._most >> 20:,} MB of "
-                f"memory, or with the room in {database.spill.path.parent}: raise "
-                "embedded_memory, let TMPDIR name another folder, or use the engine spark "
+                f"{what}: the embedded engine needs more than {self._most >> 20:,} MB of memory, "
+                f"or more space in {database.spill.path.parent}: raise embedded_memory, set TMPDIR "
+                "to another folder, or use the engine spark "
                 f"({error})"
             ) from error
         self._verified.require_unchanged()

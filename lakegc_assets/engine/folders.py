@@ -32,8 +32,8 @@ def temporary_files() -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigurationError(
-            f"a temporary file cannot be made: {error}. Let TMPDIR name a folder in which user "
-            f"{os.geteuid()} can write, and which has room"
+            f"a temporary file cannot be made: {error}. Set TMPDIR to a folder with free space in "
+            f"which user {os.geteuid()} can write"
         ) from error
 
 

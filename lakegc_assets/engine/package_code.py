@@ -44,7 +44,7 @@ def require_code(digest: str) -> None:
     """
     if digest and digest != package_digest():
         raise ConfigurationError(
-            f"a task runs another lakegc_assets, that of {package_folder()}, than the process that "
-            "has started it: install none while a run goes on, and let the nodes of a cluster have "
-            "none of their own, or the very same. See docs/clusters.md"
+            f"a task runs another lakegc_assets (in {package_folder()}) than the process that "
+            "started it: do not install the package while a run is in progress, and install no "
+            "other version of it on the nodes of a cluster. See docs/clusters.md"
         )

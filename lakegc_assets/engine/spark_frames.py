@@ -248,8 +248,8 @@ def _read_parts(
         low, high = batch["id"][0].as_py(), batch["id"][-1].as_py()
         if high - low + 1 != batch.num_rows:
             raise IntegrityError(
-                f"Spark gave a task the numbers {low} to {high} with gaps: nobody can tell which "
-                f"files of {url} it is to read. This is a fault, please report it"
+                f"Spark gave a task the numbers {low} to {high} with gaps, so the files of {url} "
+                "that it must read are not known. Please report it, with the version of Spark"
             )
         for part in parts[bisect_left(first_rows, low) : bisect_right(first_rows, high)]:
             yield from read_typed(store, part, schema).to_batches()

@@ -67,8 +67,8 @@ def run_on_spark(
             if [row["number"] for row in rows] != list(range(len(orders))):
                 raise IntegrityError(
                     f"{what}: Spark gave {counted(len(rows), 'answer')} of "
-                    f"{counted(len(orders), 'task')}, or in another order: what is missing would "
-                    "be taken for nothing. This is a fault, please report it"
+                    f"{counted(len(orders), 'task')}, or in another order. Please report it, "
+                    "with the version of Spark"
                 )
             return read_answers(row["answer"] for row in rows)
 

@@ -347,7 +347,7 @@ def _read_settings(path: Path) -> dict[str, str]:
         found = _SETTING.fullmatch(line)
         if found is None or not found[1].startswith("spark.") or line.endswith("\\"):
             raise ConfigurationError(
-                f"{path}, line {number}: this is not a setting of Spark and its value in one line"
+                f"{path}, line {number}: write a setting of Spark and its value in one line"
             )
         if _SECRET.search(found[1]) and not _PLACE.search(found[1]):
             raise ConfigurationError(

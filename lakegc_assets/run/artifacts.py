@@ -157,8 +157,8 @@ class Manifest(JsonRecord, damaged="mark again"):
         if values["schema_version"] != SCHEMA_VERSION:
             raise IntegrityError(
                 f"{where} has schema version {values['schema_version']}, this is version "
-                f"{SCHEMA_VERSION}: mark again with this version. What was swept by that mark, "
-                "the version of lakegc that made it restores",
+                f"{SCHEMA_VERSION}: mark again with this version. Objects that a sweep of it "
+                "deleted can be restored with the version of lakegc that made it",
             )
 
     @classmethod
@@ -192,8 +192,8 @@ def require_protection(*manifests: Manifest) -> None:
             other = "an earlier" if manifest.protection < PROTECTION_VERSION else "a later"
             raise RefusedError(
                 f"{manifest.asset} of mark {manifest.run!r} of {manifest.repository!r} was made by "
-                f"{other} version of lakegc, which does not keep alive the same as this one: mark "
-                "again under a new id. What a sweep of it has deleted can still be restored"
+                f"{other} version of lakegc, which has other rules for live objects: mark again "
+                "under a new id. Objects that a sweep of it deleted can still be restored"
             )
 
 
@@ -382,8 +382,12 @@ class AttemptArtifacts:
         try:
             self.store().create(key, manifest.to_bytes())
         except PreconditionFailedError as error:
-            then = ": a new listing starts a new attempt" if manifest.asset in MARK_ASSETS else ""
-            raise RefusedError(f"{manifest.asset} of {self.run!r} is finished{then}") from error
+            then = ""
+            if manifest.asset in MARK_ASSETS:
+                then = ". To make it again, make the whole mark again, from the listing"
+            raise RefusedError(
+                f"{manifest.asset} of {self.run!r} is finished already{then}"
+            ) from error
         return manifest
 
     def require_files(self, manifest: Manifest, hint: str) -> None:

@@ -77,8 +77,9 @@ def require_apart(
             shared = overlap(namespace, other.storage_namespace)
         except ConfigurationError as error:
             raise ConfigurationError(
-                f"whether repository {other.id!r} shares the storage namespace of "
-                f"{repository.id!r} cannot be known, so that neither is collected: {error}"
+                f"it is not known if repository {other.id!r} shares the storage namespace of "
+                f"{repository.id!r}, so neither can be collected: {error}. Move one of them to a "
+                "namespace of another bucket"
             ) from error
         if shared:
             raise IntegrityError(
@@ -259,7 +260,7 @@ class RunContext:
             raise ConfigurationError(
                 f"the artifacts at {self.root.url} lie in the storage namespace "
                 f"{repository.storage_namespace}, or around it: they would be collected, or take "
-                "its place. Choose another artifact root",
+                "its place. Choose another artifact root (LAKEGC_ARTIFACT_ROOT)",
             )
         made = repository.creation_date
         return self.at(client, self.connections_of(self.repository, namespace, made))
@@ -279,7 +280,7 @@ class RunContext:
         if self.root.stores.at(namespace.url()) is not self.root.stores:
             raise ConfigurationError(
                 f"the backups are on another server, in a bucket with the name of that of "
-                f"{namespace.url()}: which of the two a URL means could not be known. "
+                f"{namespace.url()}: a URL could mean either of the two. "
                 "Choose a bucket with another name for backup_url"
             )
         # The meaning of a full address depends on the namespace, and so does the cache's content.

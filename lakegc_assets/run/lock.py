@@ -49,8 +49,8 @@ def lock_file(namespace_url: str) -> Path:
     mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
     if not mine or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ConfigurationError(
-            f"{folder} is no folder that user {os.geteuid()} alone can write to: see who made it "
-            "and remove it, or let TMPDIR name another folder for temporary files"
+            f"{folder} is not a folder that only user {os.geteuid()} can write to: find out who "
+            "made it and remove it, or set TMPDIR to another folder for temporary files"
         )
     return folder / hashlib.sha256(namespace_url.encode()).hexdigest()[:32]
 
@@ -110,8 +110,10 @@ def _acquire(
             continue
         held = f"another run holds {namespace_url} on this machine: {_described(holder)}"
         if waited >= wait:
-            wait_note = f"; this one has waited {waited:.0f} s for that" if wait else ""
-            raise RefusedError(f"{held}. Wait for it to end{wait_note}")
+            wait_note = f"This run has waited {waited:.0f} s for it. " if wait else ""
+            raise RefusedError(
+                f"{held}. {wait_note}When that run has ended, run the same command again"
+            )
         if waited - reported >= _QUIET_S:
             report(f"waiting, {waited:.0f} s of {wait:.0f} s at most: {held}")
             reported = waited

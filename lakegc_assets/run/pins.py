@@ -116,8 +116,9 @@ def _read(store: ObjectStore, listed: tuple[str, str]) -> tuple[Pin, pa.ChunkedA
         raise
     except (ValueError, KeyError, OSError, pa.ArrowException) as error:
         raise IntegrityError(
-            f"{store.url}/{key} is damaged ({error}): nobody can tell which objects were restored "
-            "and are to stay. If none needs to, remove it; else restore them again and remove it"
+            f"{store.url}/{key} is damaged ({error}), so the restored objects that it protects are "
+            "not known. Restore them again (`lakegc restore`), then remove the file. If none of "
+            "them must stay, only remove the file"
         ) from error
 
 

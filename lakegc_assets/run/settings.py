@@ -391,17 +391,17 @@ class Settings(CollectorSettings):
     def _check_scope(self) -> Settings:
         if self.min_age < MIN_SAFE_AGE and not self.allow_unsafe_min_age:
             raise ConfigurationError(
-                f"min_age is {self.min_age}, below {_SAFE_HOURS}: an upload that is still on its "
-                "way could be deleted. Set allow_unsafe_min_age only where nobody writes",
+                f"min_age is {self.min_age}, below {_SAFE_HOURS}: an upload in progress could be "
+                "deleted. Raise it; set allow_unsafe_min_age only if nobody writes",
             )
         if self.adopt is not None and self.mode != "unified":
             raise ConfigurationError(
-                f"adopt goes with the mode unified only, and the mode is {self.mode!r}: what a "
-                "mark of lakeFS's collector names is judged by all that is known"
+                f"adopt needs the mode unified, and the mode is {self.mode!r}: remove one of the "
+                "two settings"
             )
         if not all(self.ignored_repositories):
             raise ConfigurationError(
-                f"ignored_repositories is {self.ignored_repositories}: a name is empty"
+                f"ignored_repositories is {self.ignored_repositories}: remove the empty name"
             )
         return self
 
@@ -414,8 +414,8 @@ class Settings(CollectorSettings):
                 )
         if self.listing == self.listing_check:
             raise ConfigurationError(
-                "listing and listing_check are both inventory: a listing of the store is held "
-                "against a report, and there is none where the report is read in its place"
+                "listing and listing_check are both inventory: listing_check compares a listing of "
+                "the store with a report, so it needs the listing store"
             )
         return self
 

@@ -40,7 +40,16 @@ from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import MISSING
 from lakegc_assets.sweep.backup_guard import relied_on
 from lakegc_assets.sweep.delta import SPARED
-from lakegc_assets.sweep.hold import ACCEPTED, HOLD, LOST, RECORDS, Hold, HoldError, find_hold
+from lakegc_assets.sweep.hold import (
+    ACCEPTED,
+    HOLD,
+    LOST,
+    RECORDS,
+    Hold,
+    HoldError,
+    find_hold,
+    hold_command,
+)
 from lakegc_assets.sweep.lease import leased
 from lakegc_assets.sweep.ledger import ASSET, Outcome
 from lakegc_assets.sweep.ledger_state import LedgerState
@@ -64,7 +73,7 @@ KEPT: Final[Mapping[Verdict, str]] = {
     "backup": "gone, and in the backup",
 }
 LOST_NOW: Final = "gone, and nothing keeps it"
-UNCLEAR: Final = "gone, and whether anything keeps it is not known"
+UNCLEAR: Final = "gone, and it is not known if anything keeps it"
 
 
 @dataclass(frozen=True)
@@ -158,7 +167,10 @@ def accept_hold(
             store.put(key, accepted.text.encode())
         except LakegcError as error:
             # The record has replaced the hold, and the next alarm copies it, too.
-            ctx.log.warning("%s/%s was not written: %s", store.url, key, error)
+            ctx.log.warning(
+                "the hold is accepted, but its copy %s/%s was not written: %s",
+                *(store.url, key, error),
+            )
     return accepted, f"{store.url}/{key}"
 
 
@@ -173,7 +185,7 @@ def _current_hold(ctx: RunContext, store: ObjectStore, hold_id: str) -> tuple[st
         etag = store.head(HOLD).etag
     except ObjectNotFoundError:
         raise RefusedError(
-            f"{ctx.repository!r} is not on hold: nothing is to be accepted"
+            f"{ctx.repository!r} is not on hold: there is nothing to accept"
         ) from None
     hold = find_hold(store)
     acceptance = None if hold is None else hold.acceptance
@@ -182,8 +194,8 @@ def _current_hold(ctx: RunContext, store: ObjectStore, hold_id: str) -> tuple[st
         raise RefusedError(f"{ctx.repository!r} is not on hold any more{detail}")
     if hold.id != hold_id:
         raise HoldError(
-            f"the hold of {ctx.repository!r} is {hold.id} by now, and {hold_id} was to be "
-            "accepted: another alarm was raised. Look at it first"
+            f"the hold of {ctx.repository!r} is {hold.id} now, not {hold_id}: another alarm was "
+            f"raised. Nothing was accepted. See the new hold with `{hold_command(ctx)}` first"
         )
     return etag, hold
 
@@ -235,12 +247,12 @@ def _alarm_of(ctx: RunContext, values: Mapping[str, Any]) -> Alarm:
     found = objects if isinstance(objects, list) else []
     named = {str(row["address"]) for row in found if isinstance(row, dict) and "address" in row}
     run = values.get("run")
-    unread = "the hold does not say which sweep it is about"
+    unread = "the hold does not name the run whose sweep raised the alarm"
     if isinstance(run, str) and run:
         try:
             return _of_mark(replace(ctx, run=run), values, named)
         except LakegcError as error:
-            unread = f"what the sweep of mark {run!r} has recorded cannot be read: {error}"
+            unread = f"the records of the sweep of mark {run!r} cannot be read: {error}"
     return Alarm(values, dict.fromkeys(sorted(named), UNKNOWN), ROWS.empty_table(), None, unread)
 
 
@@ -258,7 +270,7 @@ def _of_mark(ctx: RunContext, values: Mapping[str, Any], named: set[str]) -> Ala
     with _workspace(ctx, attempt) as space:
         rows, proof, problem = find_lost(_recorded(space, chain), chain, addresses)
     if proof is None and not problem and (url := relied_on(artifacts)):
-        problem = f"its sweep had a backup at {url}, and backup_url is not set"
+        problem = f"its sweep relied on the backup at {url}, and backup_url is not set"
     return Alarm(values, dict.fromkeys(sorted(named), UNKNOWN), rows, proof, problem)
 
 
@@ -280,18 +292,20 @@ def _require_known(ctx: RunContext, alarms: Sequence[Alarm], *, unverified: bool
     problems = [problem for alarm in alarms for problem in alarm.problems]
     if problems:
         raise IntegrityError(
-            f"{counted(len(problems), 'object')} of {ctx.repository!r} could not be brought back, "
-            f"and nobody knows that all is lost: {'; '.join(problems[:_SHOWN])}. The hold stays: "
-            "mend what is wrong, then accept it again"
+            f"{counted(len(problems), 'object')} of {ctx.repository!r} could not be restored, and "
+            f"may not be lost: {'; '.join(problems[:_SHOWN])}. The hold stays: correct the cause, "
+            "then accept the hold again"
         )
     unread = [alarm.unread for alarm in alarms if alarm.unread]
     if not alarms:
-        unread = ["nobody can read what the hold says"]
+        url = f"{ctx.connections.namespace_url}/{HOLD}"
+        unread = [f"{url} is not the JSON of an alarm, so its objects are not known"]
     if unread and not unverified:
         raise IntegrityError(
-            f"it is not known whether all is lost: {'; '.join(unread)}. The hold stays: accept it "
-            "where LAKEGC_ARTIFACT_ROOT and LAKEGC_BACKUP_URL are the same as for that sweep; or, "
-            "if what was there is gone for good, with --unverified"
+            f"it is not known if all objects of the hold are lost: {'; '.join(unread)}. The hold "
+            "stays. Accept it with the LAKEGC_ARTIFACT_ROOT and LAKEGC_BACKUP_URL of that sweep; "
+            "or with --unverified (`unverified` in the launchpad), if the files there are gone "
+            "for good"
         )
 
 
@@ -320,7 +334,9 @@ def pin_unclear(ctx: RunContext, store: ObjectStore, alarms: Sequence[Alarm], ho
         return
     runs = ", ".join(sorted({alarm.run for alarm in alarms}))
     until = store.server_time() + ctx.settings.pin_lifetime
-    pin = Pin(f"hold-{hold_id}", until, runs, "its loss was accepted unseen", len(unclear))
+    pin = Pin(
+        f"hold-{hold_id}", until, runs, "its loss was accepted, and not verified", len(unclear)
+    )
     write_pin(store, pin, pa.array(unclear, pa.string()))
 
 
@@ -354,7 +370,8 @@ def replace_hold(store: ObjectStore, accepted: Hold, etag: str) -> None:
         store.put_if_match(HOLD, accepted.text.encode(), etag)
     except PreconditionFailedError:
         raise HoldError(
-            f"{store.url}/{HOLD} is another by now: another alarm was raised. Look at it first"
+            f"another alarm has replaced {store.url}/{HOLD} meanwhile, so no hold was accepted. "
+            "See the new hold with `lakegc hold` first, then accept it"
         ) from None
     except StoreUnavailableError:
         # The store may have carried out a write that it did not answer.

@@ -76,8 +76,8 @@ class PartialLookError(IntegrityError):
         """Name the first unread references in the message."""
         more = f" and {len(unread) - _SHOWN} more" if len(unread) > _SHOWN else ""
         super().__init__(
-            f"the look at what needs the deleted objects was made in part, without "
-            f"{'; '.join(unread[:_SHOWN])}{more}"
+            "the live set could be computed again only in part, since this could not be read: "
+            f"{'; '.join(unread[:_SHOWN])}{more}. Correct the cause"
         )
         self.unread = unread
 
@@ -192,7 +192,7 @@ class _LastLook:
         try:
             return put_back(self.recorded, self.deltas.chain, missing["address"])
         except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
-            self.ctx.log.warning("what is gone could not be put back: %s", error)
+            self.ctx.log.warning("missing objects could not be put back: %s", error)
             return dict.fromkeys(missing["address"].to_pylist(), str(error) or type(error).__name__)
 
     def _raise_alarm(self, missing: pa.Table, obstacles: Mapping[str, str]) -> None:
@@ -235,7 +235,9 @@ class _LastLook:
         try:
             return without_accepted(self.namespace, self.ctx.run, missing)
         except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
-            self.ctx.log.warning("which losses were accepted cannot be read: %s", error)
+            self.ctx.log.warning(
+                "accepted losses cannot be read, so the alarm names them again: %s", error
+            )
             return missing
 
     def _hold(self, alarm: Mapping[str, object]) -> bool:
@@ -253,7 +255,7 @@ class _LastLook:
         try:
             return _holders_of(ctx, liveness, self.deltas.ranges, named)
         except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
-            ctx.log.warning("who needs what is gone cannot be found out: %s", error)
+            ctx.log.warning("the branches that need the missing objects cannot be found: %s", error)
             return {}
 
     def _message(self, alarm: Mapping[str, object], *, held: bool) -> str:
@@ -261,20 +263,20 @@ class _LastLook:
         ctx = self.ctx
         of_run = ctx.repository, "--run", ctx.run
         sweeping = command_line("sweep", *of_run, settings=ctx.given_settings)
-        meanwhile = f"No sweep of {ctx.repository!r} starts meanwhile."
+        state = f"{ctx.repository!r} is on hold: no sweep starts until the hold is accepted."
+        afterwards = f"After the acceptance: `{sweeping}`"
         if not held:
             url = f"{self.recorded.space.connections.namespace_url}/{HOLD}"
-            meanwhile = (
-                f"{url} COULD NOT BE WRITTEN: let nobody sweep {ctx.repository!r} meanwhile."
-            )
+            state = f"{url} COULD NOT BE WRITTEN, so start no sweep of {ctx.repository!r} yet."
+            afterwards = f"Afterwards: `{sweeping}`"
         obstacles = " ".join(str(alarm["not_put_back"]).split())
         return "\n".join(
             [
                 f"{alarm['alarm']}. Not put back: {obstacles}",
-                f"{meanwhile} First bring back what can be: `{restore_command(ctx, ctx.run)}`",
-                f"{look_first(ctx)}. When that is accepted, `{sweeping}` goes on",
+                f"{state} First restore the objects: `{restore_command(ctx, ctx.run)}`",
+                f"{look_first(ctx)}. {afterwards}",
                 *object_lines(alarm["objects"], alarm["count"]),
-                f"All of them: {alarm['all']}",
+                f"All objects: {alarm['all']}",
             ]
         )
 

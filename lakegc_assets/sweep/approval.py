@@ -51,7 +51,7 @@ _SKEW: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
-class Approval(JsonRecord, damaged="approve again"):
+class Approval(JsonRecord, damaged="remove it, then approve again"):
     """One approval.
 
     Attributes:
@@ -95,19 +95,21 @@ def approve(ctx: RunContext, by: str, lifetime: timedelta) -> tuple[Approval, Ma
         IntegrityError: the artifacts are incomplete or damaged.
     """
     if not by.strip():
-        raise ConfigurationError("an approval needs a name: who approves?")
+        raise ConfigurationError(
+            "an approval needs the name of its person: --by, or `by` in the launchpad"
+        )
     if lifetime <= timedelta(0):
-        raise ConfigurationError(f"approval_lifetime is {lifetime}: it must be positive")
+        raise ConfigurationError(f"approval_lifetime_days is {lifetime}: it must be positive")
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     swept = recorded_sweep(ctx)
     if swept is not None:
         raise RefusedError(
-            f"mark {ctx.run!r} of {ctx.repository!r} was {when(swept)}: nothing is to be approved"
+            f"mark {ctx.run!r} of {ctx.repository!r} was {when(swept)}: there is nothing to approve"
         )
     if not attempt.has("deletion_candidates"):
         raise RefusedError(
-            f"mark {ctx.run!r} of {ctx.repository!r} did not finish, so nobody can have seen it: "
-            "mark again"
+            f"mark {ctx.run!r} of {ctx.repository!r} did not finish, so there is no report to "
+            "approve: mark again"
         )
     require_protection(attempt.recorded("deletion_candidates"))
     published = None
@@ -151,12 +153,16 @@ def withdraw(ctx: RunContext, by: str) -> None:
         keys = [info.key for info in store.infos_to_the_end(FOLDER)]
         if swept is not None or not keys:
             reason = "is not approved" if swept is None else f"was {when(swept)}"
-            raise RefusedError(f"mark {ctx.run!r} of {ctx.repository!r} {reason}")
+            raise RefusedError(
+                f"mark {ctx.run!r} of {ctx.repository!r} {reason}: there is nothing to withdraw"
+            )
         for key in keys:
             record = {"by": by, "at": ctx.clocks.now().isoformat()}
             record["approval"] = store.get(key).decode(errors="replace")
             store.put(f"{_WITHDRAWN}{key.removeprefix(FOLDER)}", json.dumps(record).encode())
-        require_removed(store.delete_many(keys), store.url, "Withdraw again: it may still hold")
+        require_removed(
+            store.delete_many(keys), store.url, "The approval may still be valid: withdraw it again"
+        )
 
 
 def approval_of(attempt: AttemptArtifacts, now: datetime) -> Approval | None:
@@ -264,7 +270,9 @@ def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
         sweeping = command_line(
             "sweep", ctx.repository, "--run", ctx.run, settings=ctx.given_settings
         )
-        return f"{name} is not swept: `sweep` is `never`. `{sweeping}` does it all the same"
+        return (
+            f"{name} is not swept, since `sweep` is `never`. To sweep it nevertheless: `{sweeping}`"
+        )
     if not attempt.has("gc_report") or approval_of(attempt, ctx.clocks.now()) is not None:
         # The sweep itself refuses a mark that did not finish, with the reason.
         return None

@@ -104,14 +104,17 @@ def _require_no_backup(ctx: RunContext, artifacts: ObjectStore) -> None:
     """
     if not (place := relied_on(artifacts)):
         return
-    begun = f"a sweep of mark {ctx.run!r} was begun with its backup ({place}), and did not end"
+    begun = f"an unfinished sweep of mark {ctx.run!r} relies on the backup at {place}"
     if ctx.settings.without_backup:
         # The record stays, for a later restore from that backup.
-        ctx.log.warning("%s: it goes on without, as without_backup says", begun)
+        ctx.log.warning("%s: it continues without a backup, since without_backup is set", begun)
         return
     settings = {**ctx.given_settings, "without_backup": True}
     without = command_line("sweep", ctx.repository, "--run", ctx.run, settings=settings)
-    raise RefusedError(f"{begun}: set backup_url as then to go on. `{without}` goes on without")
+    raise RefusedError(
+        f"{begun}, and backup_url is not set: set backup_url as before, then sweep again. To "
+        f"continue without a backup of the remaining objects: `{without}`"
+    )
 
 
 def relied_on(artifacts: ObjectStore) -> str:
@@ -127,4 +130,4 @@ def relied_on(artifacts: ObjectStore) -> str:
     try:
         return str(json.loads(record)["backup"])
     except DAMAGE:
-        return "a backup that cannot be read any more"
+        return f"a place that is not known, since {artifacts.url}/{_BEGUN} is damaged"

@@ -282,7 +282,7 @@ class DeletingTask:
             slow += 1
             if verdict == "stale" or slow == _SLOW_LOOKS:
                 return TaskResult(STALE, detail=reason)
-        return TaskResult(STALE, detail=f"{reason} again and again")
+        return TaskResult(STALE, detail=f"{reason}, {_LOOKS} times in a row")
 
     def _was_suspended(self) -> bool:
         """Return True if objects may have been staged after the delta mark that it did not see."""

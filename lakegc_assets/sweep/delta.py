@@ -155,7 +155,7 @@ class DeltaMarks:
         taken = Moment.now(ctx.connections.store(), ctx.clocks)
         artifacts, folder = self.attempt.store(), f"{self.folder}{name}/"
         staged, listed = Staged(), 0
-        with _collecting(unread, "what is staged"):
+        with _collecting(unread, "staged objects"):
             files = prepare_uncommitted(ctx)
             staged = read_staged(ctx, artifacts, f"{folder}staged/", files.keys)
             listed = listed_once(staged.listed, files.tries)
@@ -163,12 +163,12 @@ class DeltaMarks:
         liveness = self._liveness(start, unread)
         known = self._known(liveness, start)
         self._read_new_ranges(known, folder, unread)
-        with _collecting(unread, "what commits hold below the paths of rules"):
+        with _collecting(unread, "objects below the paths of rules"):
             self._read_paths(liveness, folder)
         others, served = References(), SPARED.empty_table()
-        with _collecting(unread, "what other repositories name"):
+        with _collecting(unread, "objects that other repositories name"):
             others = read_references(ctx, artifacts, folder, start, unread)
-        with _collecting(unread, "what lakeFS serves"):
+        with _collecting(unread, "objects that lakeFS serves"):
             served = self._served(candidates, liveness, f"{folder}served/", listed)
         named = [served, pinned(ctx.connections.store())]
         back = self._came_back(candidates, staged, others, named, folder)
@@ -190,8 +190,8 @@ class DeltaMarks:
         marked, found = self.chain["store_listing"].namespace, self.connections.namespace_url
         if found != marked:
             raise IntegrityError(
-                f"{self.ctx.repository!r} is at {found} now, and the mark is about {marked}: it "
-                "was made anew, so mark it under a new id",
+                f"{self.ctx.repository!r} is at {found} now, and the mark is about {marked}: "
+                "the repository was made anew. Mark it under a new id",
             )
 
     def _require_same_repository(self) -> None:
@@ -201,8 +201,8 @@ class DeltaMarks:
         if made is not None and marked != made:
             raise IntegrityError(
                 f"{self.ctx.repository!r} was made anew, or restored, in "
-                f"{self.connections.namespace_url} since it was marked, and the mark is about the "
-                "one before: mark it under a new id",
+                f"{self.connections.namespace_url} since it was marked, so the mark is of an "
+                "earlier repository: mark it under a new id",
             )
 
     def _liveness(self, start: datetime, unread: list[str] | None) -> Liveness:
@@ -213,7 +213,7 @@ class DeltaMarks:
         except LakegcError as error:
             if unread is None:
                 raise
-            unread.append(f"which commits are active: {error}")
+            unread.append(f"the active commits: {error}")
             # Without rules all commits are active: the mark knew those that are unknown now.
             raw = self.chain["active_commits"].facts["rules"]
             rules = None if raw is None else Rules.parse(raw)

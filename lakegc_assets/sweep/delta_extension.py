@@ -135,7 +135,8 @@ def extended(
         if known.commits[commit].metarange_id != metarange:
             raise IntegrityError(
                 f"commit {commit} has metarange {known.commits[commit].metarange_id!r} in the log, "
-                f"but {metarange!r} in the list of active commits: the list cannot be trusted",
+                f"but {metarange!r} in the list of active commits: the list cannot be "
+                "trusted. Sweep again; if the message stays, check the log of the lakeFS server",
             )
     if known.rules is None:
         active: AbstractSet[str] = known.commits.keys()
@@ -355,7 +356,7 @@ class Extender:
         if missing := missing_heads(listed.keys(), unmoved):
             raise IntegrityError(
                 f"the HEAD of branch {next(iter(missing))!r} is not among the active commits that "
-                f"lakeFS wrote to {location}: the list is cut or of another time. Sweep again",
+                f"lakeFS wrote to {location}: the list is incomplete or old. Sweep again",
             )
         return listed, later
 

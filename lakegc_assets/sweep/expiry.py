@@ -14,8 +14,8 @@ from lakegc_assets.sweep.lease_record import FOLDER
 
 #: Folders of a namespace, and the reason why no rule may remove their objects.
 _RELIED_ON: Final[Mapping[str, str]] = {
-    FOLDER: "holds and pins are there, and sweeps would go on without them",
-    "data/": "it asks no branch whether it needs them",
+    FOLDER: "sweeps need its holds and pins",
+    "data/": "branches may need them",
 }
 
 
@@ -24,7 +24,7 @@ def expiry_warnings(store: ObjectStore) -> list[str]:
     ends = store.expires_after(list(_RELIED_ON))
     return [
         f"a lifecycle rule removes what is older than {days:g} days below {store.url}/{folder}: "
-        f"{why}. Leave that out of the rule"
+        f"{why}. Exclude this folder from the rule"
         for days, (folder, why) in zip(ends, _RELIED_ON.items(), strict=True)
         if days is not None
     ]

@@ -224,16 +224,16 @@ def hold_message(ctx: RunContext, hold: Hold, url: str) -> str:
     alarm = hold.alarms[0] if hold.alarms else {}
     since = f" since {minute(alarm['at'])}" if alarm.get("at") else ""
     messages = [str(raised["alarm"]) for raised in hold.alarms if raised.get("alarm")]
-    summary = "; before that ".join(messages) or f"nobody can read what {url} says"
+    summary = "; before that ".join(messages) or f"{url} is not the JSON of an alarm"
     run = alarm.get("run")
-    restoring = f"First bring back what can be: `{restore_command(ctx, str(run))}`" if run else ""
+    restoring = f"First restore the objects: `{restore_command(ctx, str(run))}`" if run else ""
     return "\n".join(
         [
             f"{ctx.repository!r} is on hold{since}, and is not swept: {summary}",
             look_first(ctx),
             *filter(None, [restoring]),
             *object_lines(alarm.get("objects"), alarm.get("count")),
-            f"All of them: {alarm.get('all') or url}",
+            f"All objects: {alarm.get('all') or url}",
         ]
     )
 
@@ -252,7 +252,7 @@ def hold_command(ctx: RunContext) -> str:
 def look_first(ctx: RunContext) -> str:
     """Return a sentence with the command to run first."""
     job = in_dagster(ACCEPTING_JOB)
-    return f"What is lost, and what can be done: `{hold_command(ctx)}`, or the job {job}"
+    return f"The lost objects and the next steps: `{hold_command(ctx)}`, or the job {job}"
 
 
 def object_lines(objects: object, count: object = None) -> Iterator[str]:

@@ -79,13 +79,16 @@ def hold_lines(found: Mapping[str, Any]) -> list[str]:
     lines = [f"{name} is on hold, and is not swept. Hold {found['id']}"]
     for alarm in found["alarms"]:
         at = minute(alarm["at"]) if alarm["at"] else "some time"
-        lines.append(f"{at}: {alarm['alarm'] or 'an alarm without words'}")
-        lines.append(f"  now: {_totals_line(alarm['states']) or 'nobody can tell of what'}")
+        lines.append(f"{at}: {alarm['alarm'] or 'an alarm without a message'}")
+        lines.append(f"  now: {_totals_line(alarm['states']) or 'it names no objects'}")
         lines += [f"  {alarm['unread']}"] if alarm["unread"] else []
         lines += object_lines(alarm["objects"])
-        lines += [f"  all of them: {alarm['all']}"] if alarm["all"] else []
+        lines += [f"  all objects: {alarm['all']}"] if alarm["all"] else []
     if not found["alarms"]:
-        lines.append(f"nobody can read what {found['url']} says")
+        lines.append(
+            f"{found['url']} is not the JSON of an alarm: the log of the sweep that raised it "
+            "names the objects"
+        )
     lines.append(f"{found['store']}")
     return [*lines, "What to do:", *_advice(found)]
 
@@ -94,13 +97,13 @@ def _advice(found: Mapping[str, Any]) -> list[str]:
     """Return the steps that a person can take about a hold, one per line."""
     job = f"or the job {in_dagster(ACCEPTING_JOB)} with `accept` {found['id']}"
     if found["all_back"]:
-        sentence = "all that it names is at its address again, and nothing is lost: accept the hold"
+        sentence = "all objects are at their addresses again, and nothing is lost: accept the hold"
         return [f"  {sentence}:  {found['accept']}  ({job})"]
     totals = [alarm["states"] for alarm in found["alarms"]]
     kept = sum(total.get(state, 0) for total in totals for state in KEPT.values())
     lost = sum(total.get(LOST_NOW, 0) for total in totals)
     lines = [
-        f"  bring back what can be, and look how it is:  {alarm['restore']}"
+        f"  restore the objects, then run this command again:  {alarm['restore']}"
         for alarm in found["alarms"]
         # If all objects are lost, or back, a restore has nothing to do.
         if alarm["restore"] and not {*alarm["states"]} <= {BACK, LOST_NOW}
@@ -108,14 +111,14 @@ def _advice(found: Mapping[str, Any]) -> list[str]:
     clear = {BACK, LOST_NOW, *KEPT.values()}
     known = bool(totals) and all({*total} <= clear for total in totals)
     if not known or any(alarm["unread"] for alarm in found["alarms"]):
-        lines.append("  copy the rest to its addresses from wherever there is a copy")
-        step = "accept the loss of what nobody keeps"
+        lines.append("  copy the other objects to their addresses, if you have copies elsewhere")
+        step = "accept the loss of the objects that nothing keeps"
     elif lost:
         those = f"the {counted(lost, 'object')} that nothing keeps"
-        lines.append(f"  copy {those} to their addresses from wherever there is a copy")
-        step = f"accept the loss of {those}{', once the rest is back' if kept else ''}"
+        lines.append(f"  copy {those} to their addresses, if you have copies elsewhere")
+        step = f"accept the loss of {those}{', once the others are back' if kept else ''}"
     else:
-        step = "nothing is lost yet: accept the hold, which brings back what is kept"
+        step = "nothing is lost yet: accept the hold, which restores the kept objects"
     return [*lines, f"  {step}:  {found['accept']}  ({job})"]
 
 

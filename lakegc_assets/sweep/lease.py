@@ -122,8 +122,8 @@ class Lease:
         """
         if self._lost:
             raise LeaseLostError(
-                f"the lease on {self._store.url} was lost: {self._lost}. Nothing is deleted "
-                "without it; what was done is recorded. Sweep again",
+                f"the lease on {self._store.url} was lost: {self._lost}. This process changes "
+                "nothing more: run the same command again",
             )
 
     def require_held(self, store: ObjectStore | None = None) -> None:
@@ -157,7 +157,10 @@ class Lease:
                     break
             self.require()
             if self._record.round != number:
-                raise StoreUnavailableError(f"{self._store.url}/{LEASE} cannot be written")
+                raise StoreUnavailableError(
+                    f"{self._store.url}/{LEASE}: the store confirmed no write in {_TRIES} tries. "
+                    "Run the same command again when it answers"
+                )
 
     def release(self) -> None:
         """Give the lease back, unless it was abandoned; it expires if that fails."""
@@ -190,7 +193,8 @@ class Lease:
         """
         now = self._store.server_time()
         if now >= self._record.expires:
-            self._lost = f"it ran out at {self._record.expires.isoformat()}, and it is {now} there"
+            expired = self._record.expires.isoformat()
+            self._lost = f"it expired at {expired}, and it is {now} by the store's clock"
             return
         try:
             self._write(replace(record, expires=now + self._duration))
@@ -221,7 +225,7 @@ class Lease:
             self._lost = str(error)
             return
         if record.token != self.token or record.released:
-            self._lost = f"it is another's: {record}"
+            self._lost = f"another process has it: {record}"
             return
         self._etag, self._record = etag, record
 
@@ -286,7 +290,9 @@ def _acquire(
                 continue
             lease = Lease(store, mine, taken, duration, clocks)
             if record is not None and not over:
-                waiting.tell(f"the lease of {store.url} is taken over from who is gone: {record}")
+                waiting.tell(
+                    f"the lease of {store.url} is taken over, since its owner has ended: {record}"
+                )
             return lease if settled else wait_for_requests(lease, waiting, clocks.sleep)
         first = first or etag
         # The store's clock may be set back meanwhile.
@@ -294,10 +300,10 @@ def _acquire(
         most = wait if etag != first else max(wait, PATIENCE)
         if waited >= most:
             raise RefusedError(
-                f"somebody else holds the lease of {store.url}: {record}. This one has waited "
-                f"{_seconds(waited)} for it. Try again when that has ended, or let this one wait "
-                "for longer (lease_wait_seconds). Unless it is renewed it runs out at "
-                f"{record.expires:%Y-%m-%d %H:%M:%S} UTC, by the store's clock",
+                f"another process holds the lease of {store.url}: {record}. This process has "
+                f"waited {_seconds(waited)} for it. Run it again when that work has ended, or let "
+                "it wait longer (lease_wait_seconds). If the lease is not renewed, it expires at "
+                f"{record.expires:%Y-%m-%d %H:%M:%S} UTC by the store's clock",
             )
         remaining = record.expires - now
         waiting.how_long(waited, min(most, waited + remaining) if etag == first else most, record)
@@ -321,7 +327,9 @@ def wait_for_requests(lease: Lease, waiting: _Waiting, pause: Callable[[float], 
         StorageError: the lease could not be written.
     """
     try:
-        waiting.tell(f"waiting {CHECK_LIFETIME:.0f} s until the last requests of that sweep ended")
+        waiting.tell(
+            f"waiting {CHECK_LIFETIME:.0f} s until the last requests of that sweep have ended"
+        )
         pause(CHECK_LIFETIME)
         lease.begin_round(0)
     except BaseException:

@@ -144,8 +144,8 @@ def process_of(pid: int) -> _Process | None:
 @dataclass(frozen=True)
 class LeaseRecord(
     JsonRecord,
-    damaged="nobody can tell who sweeps this repository. Make sure that nobody does, then remove "
-    "it",
+    damaged="its owner is not known. Make sure that no sweep, restore, backup or prune of this "
+    "repository runs, then remove the file",
 ):
     """The content of the lease object.
 
@@ -201,9 +201,9 @@ def lost(store: ObjectStore, token: str, number: int, now: datetime) -> str:
     except ObjectNotFoundError:
         return f"{store.url}/{LEASE} is gone"
     if record.token != token or record.released:
-        return f"the lease is another's: {record}"
+        return f"another process has the lease: {record}"
     if record.round != number:
         return f"round {record.round} of this sweep has begun"
     if record.expires - now < _MARGIN:
-        return f"the lease ran out, or is about to, at {record.expires.isoformat()}"
+        return f"the lease has expired or soon expires, at {record.expires.isoformat()}"
     return ""

@@ -148,9 +148,9 @@ def read_file(store: ObjectStore, key: str) -> pa.Table:
         return read_rows(store, key, SWEPT)
     except IntegrityError as error:
         raise IntegrityError(
-            f"{error}: nobody can tell what it says was deleted. Put it back as it was. Before the "
-            "sweep has ended it may be moved away, too: the next try finds missing what it had, "
-            "and nobody knows then which versions of that the store keeps"
+            f"{error}: its outcomes are not known. Restore the file from a copy. If there is none, "
+            "and the sweep has not finished, move the file away and sweep again: the deleted "
+            "objects in it then count as already_missing, and the ids of their versions are lost"
         ) from error
 
 

@@ -163,7 +163,8 @@ class LedgerState:
                 f"the ledger of mark {self.ctx.run!r} has {found['recorded']} outcomes, "
                 f"{found['strangers']} of them for objects that were not marked, and the mark has "
                 f"{marked}, of which {found['untold']} have none: the ledger is damaged. Nothing "
-                "more was deleted",
+                "more was deleted. Sweep again; if the message stays, please report it, with the "
+                f"files below {self.space.attempt.url}/{FOLDER}",
             )
         self._compared = len(self.outcomes.parts)
 
@@ -181,7 +182,7 @@ class LedgerState:
         if (rows := sum(part.rows for part in parts)) != self.marked.rows:
             raise IntegrityError(
                 f"{rows} outcomes were written, and mark {self.ctx.run!r} has "
-                f"{self.marked.rows} objects: sweep again"
+                f"{self.marked.rows} objects: sweep again. If the message stays, please report it"
             )
         return parts or [write_part(attempt.store(), folder, SWEPT.empty_table())]
 

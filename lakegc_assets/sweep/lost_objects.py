@@ -72,8 +72,8 @@ def other_backup(ctx: RunContext, attempt: AttemptArtifacts) -> str:
     if recorded is None or recorded == place:
         return ""
     return (
-        f"what was swept is in the backup {recorded}, and backup_url is "
-        f"{ctx.settings.backup_url or 'not set'}: set it to where that was made"
+        f"the swept objects are in the backup {recorded}, and backup_url is "
+        f"{ctx.settings.backup_url or 'not set'}: set it to the place of that backup"
     )
 
 

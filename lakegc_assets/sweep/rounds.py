@@ -115,7 +115,7 @@ class Rounds:
             if idle == IDLE_ROUNDS:
                 raise RefusedError(
                     f"{self.ctx.repository!r} changes so fast that no delta mark holds, or tasks "
-                    f"end without doing anything ({reasons}); what was done is recorded. Sweep "
+                    f"end without a delete ({reasons}). All deletes are recorded. Sweep "
                     f"{self.ctx.run!r} again at a quieter time",
                 )
             number, fewest = number + 1, count
@@ -211,7 +211,8 @@ class Rounds:
         raised = kind if issubclass(kind, StorageError) else StorageError
         return raised(
             f"{counted(objects, 'object')} of {to} could not be deleted, for example "
-            f"{error}.{advice} What was done is recorded. Sweep {run!r} again when this is mended",
+            f"{error}.{advice} All deletes are recorded. Correct the cause, then sweep {run!r} "
+            "again",
         )
 
 

@@ -37,8 +37,8 @@ from lakegc_assets.wording import counted
 
 #: Fact of a sweep with its owner, as in its lease.
 OWNER: Final = "owner"
-_MADE: Final = "was made: nothing that is needed is gone"
-_NOT_MADE: Final = "was not made"
+_MADE: Final = "was computed: no needed object is gone"
+_NOT_MADE: Final = "was not computed"
 #: Folder of tries, below the attempt.
 FOLDER: Final = "sweep_tries/"
 _THREADS: Final = 8
@@ -76,15 +76,16 @@ class Ending:
         try:
             self._look()
         except AlarmError:
-            self.looked = "was made"
+            self.looked = "was computed"
             raise
         except PartialLookError:
-            self.looked = "was made in part: what that needs is there, or was put back"
+            self.looked = (
+                "was computed in part: the objects that this part needs exist, or were put back"
+            )
             raise
         except Exception as error:
             self.looked = (
-                f"could not be made ({error}), so it is not known whether something is gone that "
-                "is needed"
+                f"could not be computed ({error}), so it is not known if a needed object is gone"
             )
             raise
         self.looked = _MADE
@@ -100,7 +101,7 @@ class Ending:
         except AlarmError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is told with what came first
-            self._ctx.log.warning("the look at what was deleted could not be made: %s", error)
+            self._ctx.log.warning("the live set could not be computed after the deletes: %s", error)
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -129,8 +130,8 @@ class Ending:
         go_on = hold_command(self._ctx) if on_hold else command(self._ctx)
         more.figures = {
             **error.figures,
-            "look afterwards": self.looked,
-            "to look first" if on_hold else "to go on": go_on,
+            "live set after the deletes": self.looked,
+            "next step" if on_hold else "to continue": go_on,
         }
         with suppress(Exception):
             more.figures = {"objects deleted": self._deleted(), **more.figures}
@@ -141,10 +142,10 @@ class Ending:
             deleted = self._deleted()
             return how_far(self._ctx, self._attempt, deleted, self.looked, goes_on=goes_on)
         except Exception as error:  # noqa: BLE001 - what ended the sweep is told in any case
-            advice = f". `{command(self._ctx)}` goes on" if goes_on else ""
+            advice = f". To continue: `{command(self._ctx)}`" if goes_on else ""
             return (
-                f"How many objects are deleted cannot be read now ({error}); what was done is "
-                f"recorded. The look afterwards {self.looked}{advice}"
+                f"The number of deleted objects cannot be read now ({error}); the deletes are "
+                f"recorded. The live set after the deletes {self.looked}{advice}"
             )
 
 
@@ -171,9 +172,9 @@ def how_far(
     if attempt.has(ASSET):
         return f"{done}. {finished(attempt)}: nothing is left to do"
     if killed_since(attempt.store()) is not None:
-        done += ", and perhaps more: a task that was killed, or could not write, recorded no end"
-    look = f". The look afterwards {looked}" if deleted or looked != _NOT_MADE else ""
-    return f"{done}{look}" + (f". `{command(ctx)}` goes on" if goes_on else "")
+        done += ", and perhaps more, since a task was killed or could not record its end"
+    look = f". The live set after the deletes {looked}" if deleted or looked != _NOT_MADE else ""
+    return f"{done}{look}" + (f". To continue: `{command(ctx)}`" if goes_on else "")
 
 
 def finished(attempt: AttemptArtifacts) -> str:
@@ -255,7 +256,7 @@ def _write(ctx: RunContext, key: str, sweep_try: SweepTry) -> None:
     try:
         ctx.root.attempt(ctx.repository, ctx.run).store().put(key, sweep_try.to_bytes())
     except Exception as error:  # noqa: BLE001 - whatever it is, the sweep is what counts
-        ctx.log.warning("how this try goes is not recorded: %s", error)
+        ctx.log.warning("this try of the sweep is not recorded: %s", error)
 
 
 def _message_of(ended: BaseException) -> str:
@@ -428,7 +429,7 @@ def require_unswept(attempt: AttemptArtifacts) -> None:
     if back:
         pins = command_line("pins", attempt.repository)
         advice = (
-            "what is back is swept by a later mark, once its pin has ended and nothing needs it "
+            "a later mark may name the restored objects again, once their pins have ended "
             f"(`{pins}`)"
         )
     raise RefusedError(

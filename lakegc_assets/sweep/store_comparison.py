@@ -147,7 +147,9 @@ class Prefetch:
             if isinstance(self._answer, Exception):
                 raise self._answer
             if self._answer is None:
-                raise RuntimeError("a comparison with the store ended without an answer")
+                raise RuntimeError(
+                    "a comparison with the store ended without an answer: please report it"
+                )
             self._ready = self._answer
         taken, self._ready = self._ready[:most], self._ready[most:]
         return taken

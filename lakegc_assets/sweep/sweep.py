@@ -140,7 +140,7 @@ def _capabilities(
     ctx, connections = recorded.ctx, recorded.space.connections
     if not recorded.marked.rows:
         # A sweep without candidates must not probe deletes.
-        recovery = Recovery("nothing", None, "the mark names nothing, so nothing is deleted")
+        recovery = Recovery("nothing", None, "the mark names no objects, so nothing is deleted")
         return StoreCapabilities("none", False, None, DataProtection.of(recovery)), recovery
     store, trash, days = connections.store(), None, ctx.settings.trash_lifetime
     if days:
@@ -205,7 +205,7 @@ def await_commits(ctx: RunContext, read: Manifest, began: datetime) -> None:
     seconds = (ended - began).total_seconds()
     if seconds > 0:
         ctx.log.info(
-            "waiting until %s: what a commit under way was about to commit may be on no list "
+            "waiting until %s: until then, objects of a commit in progress may be in no list "
             "(longest_commit_seconds)",
             f"{ended:%H:%M:%S} UTC",
         )
@@ -267,7 +267,7 @@ def _may_have_deleted(rounds: Rounds) -> bool:
         if in_flight(rounds.recorded.space.attempt.store(), rounds.lease.sweep):
             return True
         totals = rounds.recorded.totals()
-    except Exception:  # noqa: BLE001 - whatever it is, nobody can tell
+    except Exception:  # noqa: BLE001 - the answer is not known
         return True
     return any(total.outcome in {"deleted", "failed"} for total in totals)
 
@@ -312,7 +312,7 @@ def _protection(ctx: RunContext, store: ObjectStore, recovery: Recovery) -> Data
     if recovery.kind == "trash":
         # The first sweep after that time removes the trash.
         found = found._replace(days=recovery.days, at_least=True)
-    ctx.log.info("what becomes of the space of what is deleted: %s", found.notice)
+    ctx.log.info("the space of deleted objects: %s", found.notice)
     return found
 
 
@@ -328,8 +328,8 @@ def _prune_trash(ctx: RunContext, lease: Lease) -> None:
         ctx.log.warning("%s", pruned.kept)
     if pruned.removed:
         ctx.log.info(
-            "%s from the trash, older than trash_days",
-            counted(pruned.removed, "object is gone", "objects are gone"),
+            "%s removed from the trash, older than trash_days",
+            counted(pruned.removed, "object was", "objects were"),
         )
 
 
@@ -353,7 +353,7 @@ def _condition(ctx: RunContext) -> Condition:
     if found == "none" and ctx.settings.require_conditional_deletes:
         raise RefusedError(
             f"{ctx.connections.namespace_url} ignores the condition of conditional deletes: sweep "
-            "without require_conditional_deletes, or keep the objects elsewhere",
+            "without require_conditional_deletes, or use a store that honours them",
         )
     if found == "single" and not ctx.settings.require_conditional_deletes:
         return "none"

@@ -90,8 +90,8 @@ def space_sentence(space: Mapping[str, Any]) -> str:
 @dataclass(frozen=True)
 class PrunedTotals(
     JsonRecord,
-    damaged="it has what the sweeps of pruned runs had deleted. Remove it if the metrics of this "
-    "repository may begin anew",
+    damaged="it counts the objects that sweeps of pruned runs deleted. Restore it from a copy, or "
+    "remove it: then the metrics of this repository start again without pruned runs",
 ):
     """Totals of the sweeps of runs that were pruned, or are about to be.
 

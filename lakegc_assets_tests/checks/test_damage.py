@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.checks.evaluation import check_candidates, evaluate
 from lakegc_assets.checks.witness import NAMED
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.run.pins import PINS
+from lakegc_assets.storage import parquet
 from lakegc_assets_tests.checks.handmade import Lab
 
 
@@ -57,3 +60,13 @@ def test_a_range_that_is_missing_or_short_stops_the_run(lab: Lab) -> None:
     lab.remove(f"_lakefs/{range_id}")
     with pytest.raises(IntegrityError, match="is missing"):
         evaluate(lab.mark("run2").ctx)
+
+
+def test_a_damaged_pin_stops_the_run(lab: Lab) -> None:
+    marked = lab.mark()
+    for content in (b"torn", parquet.encode(pa.table({"address": ["data/a"]}))):
+        lab.put(f"{PINS}torn.parquet", content)
+        with pytest.raises(IntegrityError, match=r"torn\.parquet is damaged .*remove the file"):
+            evaluate(marked.ctx)
+    lab.remove(f"{PINS}torn.parquet")
+    evaluate(marked.ctx)

@@ -37,7 +37,7 @@ def test_no_report_without_a_check_that_passed_about_these_candidates(lab: Lab) 
             keep(results=[*others, {**result, "passed": False, "summary": "planted"}])
             refuse(RefusedError, f"{result['name']}: planted")
     keep(candidates="0" * 64)
-    refuse(RefusedError, "about other candidates")
+    refuse(RefusedError, "are of other candidates")
     for damaged in (
         "",
         "{",

@@ -231,7 +231,7 @@ def test_damage_behind_a_valid_checksum_never_loses_an_entry(
     ("name", "claimed", "why"),
     [
         ("count", b"1", "there are more entries"),
-        ("count", b"3", "it holds 2 entries, but says 3"),
+        ("count", b"3", "it holds 2 entries, and its properties say 3"),
         ("count", b"99999999999", "it cannot hold"),
         ("count", b"", "it cannot hold"),
         ("count", b"x", "it cannot hold"),

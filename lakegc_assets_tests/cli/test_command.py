@@ -138,7 +138,7 @@ def test_the_report_says_the_same_later(swept: Result) -> None:
     until = datetime.fromisoformat(found["recovery"]["until"])
     assert timedelta(days=6, hours=23) < until - datetime.now(timezone.utc) < timedelta(days=7)
     when = f"{until:%Y-%m-%d %H:%M} UTC (trash)"
-    assert found["undo"] == f"what was deleted can be had back until {when}"
+    assert found["undo"] == f"the deleted objects can be restored until {when}"
     assert f"  undo       {found['undo']}\n" in swept.stdout
 
 

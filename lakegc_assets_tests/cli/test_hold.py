@@ -46,12 +46,12 @@ def test_the_alarm_says_in_three_lines_what_happened_and_what_to_do(
 ) -> None:
     say(alarm, 1, "failed: 1 object of mark 'm1' is gone, and is needed. Not put back: ")
     lines = alarm.stderr[alarm.stderr.index("failed: ") :].splitlines()
-    assert "First bring back what can be: `lakegc restore held --run m1 --all" in lines[1]
-    assert "What is lost, and what can be done: `lakegc hold held`" in lines[2]
-    assert "`lakegc sweep held --run m1 --set trash_days=0` goes on" in lines[2]
+    assert "First restore the objects: `lakegc restore held --run m1 --all" in lines[1]
+    assert "The lost objects and the next steps: `lakegc hold held`" in lines[2]
+    assert "After the acceptance: `lakegc sweep held --run m1 --set trash_days=0`" in lines[2]
     assert lines[3].startswith(f"  {reported.expired}  an active commit holds it now: ")
     assert "branch 'rescue', path 'a'" in lines[3]
-    assert lines[4].startswith("All of them: ")
+    assert lines[4].startswith("All objects: ")
     assert "hold.json is removed" not in alarm.stderr
 
 

@@ -87,7 +87,7 @@ def test_the_three_commands_of_the_page(site: Site, reported: Completed, tmp_pat
     page = tmp_path / "first.html"
     done(f"lakegc report {REPOSITORY} --run first --html {page}")
     assert "restored 2 of 2 on 20" in page.read_text()
-    assert "be had back" not in shown + page.read_text()
+    assert "be restored until" not in shown + page.read_text()
     again = follow(f"lakegc sweep {REPOSITORY} --run first")
     assert again.exit_code == 3
     assert again.stderr.startswith(

@@ -250,7 +250,7 @@ def test_an_interrupted_sweep_says_how_far_it_came(
         if event is not None and event.event_type == dg.DagsterEventType.STEP_FAILURE
     ]
     assert failed.error is not None
-    assert f"`lakegc sweep {name} --run m` goes on" in failed.error.message
+    assert f"To continue: `lakegc sweep {name} --run m`" in failed.error.message
 
 
 @pytest.mark.usefixtures("no_spark")

@@ -243,7 +243,7 @@ def test_what_was_swept_is_reported_with_its_record_by_the_command_too(daemon: D
     assert f"swept on {utc_now():%Y-%m}" in again.stdout
     refused = lakegc("approve", "approved", "--run", _RUN)
     assert refused.exit_code == 3
-    assert "nothing is to be approved" in refused.output
+    assert "there is nothing to approve" in refused.output
     refused = lakegc("approve", "approved", "--run", "nobody-made-it")
     assert refused.exit_code == 3
     # Nor does it leave anything to choose.

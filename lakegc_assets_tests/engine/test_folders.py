@@ -23,13 +23,13 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("nowhere")
 def test_a_spill_folder_that_cannot_be_made_is_told() -> None:
-    with pytest.raises(ConfigurationError, match=r"nowhere.*Let TMPDIR name a folder"):
+    with pytest.raises(ConfigurationError, match=r"nowhere.*Set TMPDIR to a folder"):
         SpillFolder()
 
 
 @pytest.mark.usefixtures("nowhere")
 def test_a_stop_file_that_cannot_be_made_is_told() -> None:
-    with pytest.raises(ConfigurationError, match="Let TMPDIR name"), stop_file():
+    with pytest.raises(ConfigurationError, match="Set TMPDIR to"), stop_file():
         pytest.fail("there is none")
 
 

@@ -186,7 +186,10 @@ def test_whoever_was_suspended_for_longer_than_the_lease_holds_removes_nothing(
         return found
 
     monkeypatch.setattr(module, "judge", suspended)
-    with ExitStack() as leases, pytest.raises(LeaseLostError, match="the lease is another's"):
+    with (
+        ExitStack() as leases,
+        pytest.raises(LeaseLostError, match="another process has the lease"),
+    ):
         estate.prune()
     assert taken
     assert estate.of() == before

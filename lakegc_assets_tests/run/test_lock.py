@@ -56,7 +56,7 @@ def test_another_process_is_named(holder: subprocess.Popen[str]) -> None:
         repository_lock("s3://bucket/repo"),
     ):
         pass
-    assert "Wait for it to end" in str(error.value)
+    assert "When that run has ended, run the same command again" in str(error.value)
     with repository_lock("s3://bucket/other"):
         pass
     holder.communicate()
@@ -72,7 +72,9 @@ def test_another_process_is_waited_for_as_long_as_it_may(
     monkeypatch.setattr(lock, "sleep", pauses.append)
     monkeypatch.setattr(lock, "monotonic", lambda: sum(pauses))
     with (
-        pytest.raises(RefusedError, match="Wait for it to end; this one has waited 6 s for that"),
+        pytest.raises(
+            RefusedError, match=r"This run has waited 6 s for it\. When that run has ended"
+        ),
         repository_lock("s3://bucket/repo", timedelta(seconds=6), reported.append),
     ):
         pass
@@ -186,7 +188,7 @@ def test_a_folder_that_others_made_is_refused(tmp_path: Path, mode: int | None) 
     else:
         file.parent.chmod(mode)
     with (
-        pytest.raises(ConfigurationError, match=r"alone can write to: see who made it"),
+        pytest.raises(ConfigurationError, match=r"can write to: find out who made it"),
         repository_lock(url),
     ):
         pytest.fail("it leads to a file")
@@ -195,7 +197,7 @@ def test_a_folder_that_others_made_is_refused(tmp_path: Path, mode: int | None) 
 
 def test_a_folder_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "os", SimpleNamespace(geteuid=lambda: os.geteuid() + 1))
-    with pytest.raises(ConfigurationError, match="alone can write to: see who made it"):
+    with pytest.raises(ConfigurationError, match="can write to: find out who made it"):
         lock_file("s3://bucket/repo")
 
 
@@ -204,7 +206,7 @@ def test_a_lock_that_cannot_be_made_is_told(
 ) -> None:
     monkeypatch.setattr(lock, "gettempdir", lambda: str(tmp_path / "nowhere"))
     with (
-        pytest.raises(ConfigurationError, match=r"nowhere.*Let TMPDIR name a folder"),
+        pytest.raises(ConfigurationError, match=r"nowhere.*Set TMPDIR to a folder"),
         repository_lock("s3://bucket/repo"),
     ):
         pytest.fail("there is none")

@@ -1,4 +1,4 @@
-"""Until when what a sweep deleted can be had back, in words."""
+"""Until when the objects that a sweep deleted can be restored, in words."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ BACKUP = "s3://backups/repo/m1"
 @pytest.mark.parametrize(
     ("recovery", "backup", "words"),
     [
-        (TRASH, None, "can be had back until 2026-11-29 07:30 UTC (trash)"),
-        (SOFT, None, "can be had back until 2026-12-06 07:30 UTC (soft delete)"),
-        (VERSIONS, None, "can be had back (versions), until when is not known"),
-        (NOTHING, None, "cannot be had back: nothing is kept"),
-        (NOTHING, BACKUP, f"can be had back from the backup {BACKUP} until that is pruned"),
-        (UNKNOWN, BACKUP, f"can be had back from the backup {BACKUP} until that is pruned"),
+        (TRASH, None, "can be restored until 2026-11-29 07:30 UTC (trash)"),
+        (SOFT, None, "can be restored until 2026-12-06 07:30 UTC (soft delete)"),
+        (VERSIONS, None, "can be restored (versions); the end is not known"),
+        (NOTHING, None, "cannot be restored: nothing is kept"),
+        (NOTHING, BACKUP, f"can be restored from the backup {BACKUP} until that is pruned"),
+        (UNKNOWN, BACKUP, f"can be restored from the backup {BACKUP} until that is pruned"),
     ],
 )
 def test_the_sentence(recovery: Recovery, backup: str | None, words: str) -> None:
     facts = {"recovery": recovery_facts(recovery, SINCE), "backup": backup}
-    assert undoable(facts, SINCE) == f"what was deleted {words}"
+    assert undoable(facts, SINCE) == f"the deleted objects {words}"
 
 
 def test_a_backup_outlasts_the_store_and_what_is_over_is_said_to_be() -> None:
     facts = {"recovery": recovery_facts(TRASH, SINCE), "backup": BACKUP}
     assert undoable(facts, SINCE + timedelta(days=8)) == (
-        "what was deleted could be had back until 2026-11-29 07:30 UTC (trash); and from the "
+        "the deleted objects could be restored until 2026-11-29 07:30 UTC (trash); and from the "
         f"backup {BACKUP} until that is pruned"
     )
 
@@ -68,8 +68,8 @@ def test_trash_that_began_after_the_deletes_brings_nothing_back(deleted: int, wo
         (VERSIONS, BACKUP, 3, "this sweep can be undone: versions are kept"),
         (NOTHING, None, 3, "this sweep cannot be undone: set backup_url, or turn versions on (not"),
         (NOTHING, BACKUP, 3, "this sweep can be undone from its backup only (nothing is kept)"),
-        (UNKNOWN, None, 3, "it is not known whether this sweep can be undone: no answer"),
-        (UNKNOWN, BACKUP, 3, "it is not known whether this sweep can be undone from the store, be"),
+        (UNKNOWN, None, 3, "it is not known if this sweep can be undone: no answer"),
+        (UNKNOWN, BACKUP, 3, "it is not known if this sweep can be undone from the store, be"),
     ],
 )
 def test_the_sentence_before_a_sweep(
@@ -82,7 +82,7 @@ def test_the_sentence_before_a_sweep(
 def test_what_nobody_knows() -> None:
     facts = {"recovery": recovery_facts(UNKNOWN, SINCE), "backup": None}
     assert undoable(facts, SINCE) == (
-        "whether what was deleted can be had back is not known: no answer"
+        "it is not known if the deleted objects can be restored: no answer"
     )
 
 
@@ -93,5 +93,5 @@ def test_more_days_than_the_calendar_has(days: float) -> None:
     facts = {"recovery": recovery_facts(kept, SINCE), "backup": None}
     assert (
         undoable(facts, SINCE)
-        == "what was deleted can be had back until 2126-10-29 07:30 UTC (versions)"
+        == "the deleted objects can be restored until 2126-10-29 07:30 UTC (versions)"
     )

@@ -143,10 +143,10 @@ def test_what_can_be_had_back_comes_back_in_place_of_being_accepted(
     told = known_hold(ctx)
     advice = "\n".join(hold_lines(told))
     assert (
-        f"nothing is lost yet: accept the hold, which brings back what is kept:  {told['accept']}"
+        f"nothing is lost yet: accept the hold, which restores the kept objects:  {told['accept']}"
         in advice
     )
-    assert "from wherever there is a copy" not in advice
+    assert "if you have copies elsewhere" not in advice
     done, _ = accept_hold(ctx, hold_of(store).id, "ada")
     assert (lake.objects / gone).read_bytes() == content
     assert done.values["lost"] == {RUN: []}
@@ -172,10 +172,10 @@ def test_what_cannot_be_looked_for_everywhere_is_not_said_to_be_lost(
     ctx = lake.context(spark, backup_url=str(lake.folder.parent / "elsewhere"))
     told = known_hold(ctx)
     (alarm,) = told["alarms"]
-    assert alarm["states"] == {"gone, and whether anything keeps it is not known": 1}
+    assert alarm["states"] == {"gone, and it is not known if anything keeps it": 1}
     advice = "\n".join(hold_lines(told)).partition("What to do:")[2]
     assert "lakegc restore" in advice
-    assert "accept the loss of what nobody keeps" in advice
+    assert "accept the loss of the objects that nothing keeps" in advice
     assert lost in str(alarm["objects"])
 
 
@@ -188,7 +188,7 @@ def test_a_hold_of_which_all_is_back_can_just_be_accepted(
     told = known_hold(lake.context(spark))
     assert told["all_back"]
     advice = "\n".join(hold_lines(told)).partition("What to do:")[2]
-    assert "all that it names is at its address again, and nothing is lost" in advice
+    assert "all objects are at their addresses again, and nothing is lost" in advice
     assert advice.count("\n") == 1
     (lake.objects / lost).write_bytes(b"x" * (size + 1))
     told = known_hold(lake.context(spark))
@@ -343,11 +343,15 @@ def _nested(lake: SmallLake, ctx: RunContext, _patch: pytest.MonkeyPatch) -> Run
 @pytest.mark.parametrize(
     ("spoil", "why", "pinned"),
     [
-        (_no_answer, "1 object of 'repo' could not be brought back.*501: NotImplemented", None),
-        (_no_artifacts, "what the sweep of mark 'mark-1' has recorded cannot be read", True),
-        (_no_backup, "its sweep had a backup at s3://kept/backups, and backup_url is not", True),
-        (_damaged, "nobody can read what the hold says", False),
-        (_nested, "nobody can read what the hold says", False),
+        (_no_answer, "1 object of 'repo' could not be restored.*501: NotImplemented", None),
+        (_no_artifacts, "the records of the sweep of mark 'mark-1' cannot be read", True),
+        (
+            _no_backup,
+            "its sweep relied on the backup at s3://kept/backups, and backup_url is not",
+            True,
+        ),
+        (_damaged, "hold.json is not the JSON of an alarm", False),
+        (_nested, "hold.json is not the JSON of an alarm", False),
     ],
 )
 def test_what_is_not_known_to_be_lost_stays_on_hold_unless_nobody_can_ever_tell(
@@ -437,11 +441,11 @@ def test_a_refusal_says_first_what_happened_and_what_to_do(
     job = "gc_accept_hold"
     assert lines[:3] == [
         f"'repo' is on hold since 2026-03-01 02:00 UTC, and is not swept: {values['alarm']}",
-        f"What is lost, and what can be done: `lakegc hold repo {given}`, or the job {job}",
-        f"First bring back what can be: `lakegc restore repo --run m --all {given}`",
+        f"The lost objects and the next steps: `lakegc hold repo {given}`, or the job {job}",
+        f"First restore the objects: `lakegc restore repo --run m --all {given}`",
     ]
     assert lines[3:13] == [f"  data/{n:03d}  it is needed" for n in range(10)]
-    assert lines[13:] == ["  and 706 more", "All of them: s3://artifacts/all.parquet"]
+    assert lines[13:] == ["  and 706 more", "All objects: s3://artifacts/all.parquet"]
 
 
 def test_an_alarm_says_the_same_and_what_goes_on_afterwards(
@@ -455,19 +459,21 @@ def test_an_alarm_says_the_same_and_what_goes_on_afterwards(
     assert first == (
         "12 objects of mark 'mark-1' are gone, and are needed. Not put back: it is not "
         "in the trash: it was pruned, or never moved there (12 of them). "
-        f"{count} of the {count} objects of mark 'mark-1' are deleted. The look afterwards was made"
+        f"{count} of the {count} objects of mark 'mark-1' are deleted. The live set after the "
+        "deletes was computed"
     )
-    assert second.startswith("No sweep of 'repo' starts meanwhile. First bring back what can be: ")
-    look = "What is lost, and what can be done: `lakegc hold repo`, or the job gc_accept_hold. "
+    assert second.startswith(
+        "'repo' is on hold: no sweep starts until the hold is accepted. First restore the objects: "
+    )
+    look = "The lost objects and the next steps: `lakegc hold repo`, or the job gc_accept_hold. "
     assert third.startswith(look)
-    assert "When that is accepted, `lakegc sweep repo --run mark-1 --set " in third
-    assert third.endswith("` goes on")
+    assert "After the acceptance: `lakegc sweep repo --run mark-1 --set " in third
     assert [line.split()[0] for line in lines[:10]] == sorted(needed)[:10]
     assert lines[10] == "  and 2 more"
     (everything,) = lines[11:]
-    assert everything.startswith(f"All of them: file://{lake.root.url}/")
-    assert error.figures["to look first"] == "lakegc hold repo"
-    assert "to go on" not in error.figures
+    assert everything.startswith(f"All objects: file://{lake.root.url}/")
+    assert error.figures["next step"] == "lakegc hold repo"
+    assert "to continue" not in error.figures
 
 
 def test_nothing_is_accepted_where_there_is_no_hold(lake: SmallLake, spark: Session) -> None:

@@ -161,7 +161,7 @@ def test_a_damaged_one_approves_nothing(lake: SmallLake, spark: Session, damage:
     approve(ctx, "Ada", _WEEK)
     (file,) = (attempt_folder(lake) / "approvals").iterdir()
     file.write_bytes(damage)
-    with pytest.raises(IntegrityError, match="approve again"):
+    with pytest.raises(IntegrityError, match="remove it, then approve again"):
         waits_for(ctx, "approved", _NO_LIMITS)
 
 
@@ -255,7 +255,7 @@ def test_what_was_swept_is_recorded_and_not_approved(lake: SmallLake, spark: Ses
     assert recorded_sweep(ctx) is None
     swept = sweep(ctx)
     assert recorded_sweep(ctx) == swept
-    with pytest.raises(RefusedError, match=f"was {when(swept)}: nothing is to be approved"):
+    with pytest.raises(RefusedError, match=f"was {when(swept)}: there is nothing to approve"):
         approve(ctx, "Ada", _WEEK)
 
 

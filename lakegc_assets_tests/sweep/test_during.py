@@ -229,8 +229,9 @@ def test_an_object_that_cannot_be_deleted(
 
     monkeypatch.setattr(LocalStore, "delete_file", in_place_of_it)
     words = (
-        rf"1 object of local://repo could not be deleted.*{stuck}.*again when this is mended\. "
-        r"17 of the 18 objects of mark 'mark-1' are deleted\. The look afterwards was made"
+        rf"1 object of local://repo could not be deleted.*{stuck}.*Correct the cause, then sweep "
+        r".* again\. 17 of the 18 objects of mark 'mark-1' are deleted\. The live set after the "
+        r"deletes was computed"
     )
     with pytest.raises(StorageError, match=words):
         sweep(lake.context(spark))

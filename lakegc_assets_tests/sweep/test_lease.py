@@ -103,7 +103,7 @@ def refused(
 def test_an_owner_who_lives_is_named(store: ClockedStore) -> None:
     assert (
         ": a sweep by ann on elsewhere (process 2, lakegc sweep) since 2026-01-01 00:00:00 UTC. "
-        "This one has waited 5 s for it"
+        "This process has waited 5 s for it"
     ) in str(refused(store, OTHER))
     assert store.time - START == timedelta(seconds=5)
 
@@ -385,8 +385,8 @@ def _be_damaged(store: ClockedStore, _lease: Lease) -> None:
 @pytest.mark.parametrize(
     ("lose", "words"),
     [
-        (_run_out, "it ran out at 2026-01-01T00:03:00"),
-        (_be_taken, "it ran out"),
+        (_run_out, "it expired at 2026-01-01T00:03:00"),
+        (_be_taken, "it expired"),
         (_be_removed, "is gone"),
         (_be_damaged, "is damaged"),
     ],
@@ -411,7 +411,9 @@ def test_a_lease_that_was_taken_in_spite_of_us_is_lost(store: ClockedStore) -> N
     """Somebody overwrote it who should not have."""
     with leased(store) as lease:
         store.put(LEASE, LeaseRecord("t", OTHER, store.time + DURATION).to_bytes())
-        with pytest.raises(LeaseLostError, match="it is another's: a sweep by ann on elsewhere"):
+        with pytest.raises(
+            LeaseLostError, match="another process has it: a sweep by ann on elsewhere"
+        ):
             lease.begin_round(1)
     assert read_lease(store).owner == OTHER
 
@@ -419,7 +421,7 @@ def test_a_lease_that_was_taken_in_spite_of_us_is_lost(store: ClockedStore) -> N
 def test_a_lease_that_was_given_back_in_spite_of_us_is_lost(store: ClockedStore) -> None:
     with leased(store) as lease:
         store.put(LEASE, replace(read_lease(store), released=True).to_bytes())
-        with pytest.raises(LeaseLostError, match="it is another's"):
+        with pytest.raises(LeaseLostError, match="another process has it"):
             lease.begin_round(1)
     assert read_lease(store).round == 0
 
@@ -429,11 +431,11 @@ def test_what_a_task_asks(store: ClockedStore) -> None:
         lease.begin_round(7)
         assert lost(store, lease.token, 7, store.time) == ""
         assert lost(store, lease.token, 7, store.time + timedelta(seconds=120)) == ""
-        assert "ran out" in lost(store, lease.token, 7, store.time + timedelta(seconds=121))
-        assert "ran out" in lost(store, lease.token, 7, store.time + HOUR)
-        assert "another's" in lost(store, "other", 7, store.time)
+        assert "expired" in lost(store, lease.token, 7, store.time + timedelta(seconds=121))
+        assert "expired" in lost(store, lease.token, 7, store.time + HOUR)
+        assert "another process" in lost(store, "other", 7, store.time)
         assert "round 7" in lost(store, lease.token, 6, store.time)
-    assert "another's" in lost(store, lease.token, 7, store.time)
+    assert "another process" in lost(store, lease.token, 7, store.time)
     store.delete_many([LEASE])
     assert "is gone" in lost(store, lease.token, 7, store.time)
 
@@ -468,10 +470,10 @@ def test_what_a_process_left_that_has_ended_is_taken_over_at_once(
     record = die(store, OTHER | ({"doing": doing} if doing else {}))
     with caplog.at_level(logging.INFO, "lakegc"), leased(store) as lease:
         assert store.time == START
-        assert "another's" in lost(store, record.token, 0, store.time)
+        assert "another process" in lost(store, record.token, 0, store.time)
         assert lost(store, lease.token, 0, store.time) == ""
     (said,) = [r.getMessage() for r in caplog.records if r.name == "lakegc"]
-    assert said.startswith(f"the lease of {store.url} is taken over from who is gone: a ")
+    assert said.startswith(f"the lease of {store.url} is taken over, since its owner has ended: a ")
     assert "by ann on elsewhere (process 2, lakegc sweep) since 2026-01-01" in said
 
 
@@ -513,7 +515,7 @@ def test_who_takes_over_from_a_sweep_goes_on_when_its_last_requests_have_ended(
         assert lost(store, lease.token, 0, store.time) == ""
         lease.begin_round(1)
     (why,) = fenced
-    assert "another's" in why
+    assert "another process" in why
     assert read_lease(store).released
 
 
@@ -553,7 +555,9 @@ def test_an_owner_who_lives_although_it_looked_otherwise_has_lost_the_lease(
         living.begin_round(1)
         with leased(store) as lease:
             assert store.time - START >= timedelta(seconds=CHECK_LIFETIME)
-            with pytest.raises(LeaseLostError, match="another's: a sweep by somebody on here"):
+            with pytest.raises(
+                LeaseLostError, match="another process has it: a sweep by somebody on here"
+            ):
                 living.begin_round(2)
             assert read_lease(store).token == lease.token
 

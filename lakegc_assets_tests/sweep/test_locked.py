@@ -219,7 +219,7 @@ def test_a_restore_brings_back_what_was_deleted_and_leaves_what_was_locked(
     assert "not_kept" not in outcomes
     state = state_of(lake.root.attempt(REPOSITORY, RUN))
     assert state.summary.startswith(f"restored {len(marked.candidates) - 3} of ")
-    assert "can be had back until" in undoable(manifest.facts, manifest.finished)
+    assert "can be restored until" in undoable(manifest.facts, manifest.finished)
 
 
 def test_a_store_that_locks_whatever_is_written_is_refused_before_the_lease(

@@ -100,9 +100,7 @@ def test_a_rule_that_removes_live_objects_is_told(
     check_swept(lake, marked, {})
     (told,) = (one for one in caplog.messages if "lifecycle rule" in one)
     assert "removes what is older than 30 days below" in told
-    assert told.endswith(
-        "/data/: it asks no branch whether it needs them. Leave that out of the rule"
-    )
+    assert told.endswith("/data/: branches may need them. Exclude this folder from the rule")
     attempt = lake.root.attempt(REPOSITORY, RUN)
     assert outcome_of(attempt)["warnings"][-1] == told
     assert of_sweep(attempt.manifest("swept_set"))["warnings"] == told
@@ -143,7 +141,7 @@ def test_what_an_earlier_try_deleted_under_other_settings_is_not_said_to_be_kept
     facts = sweep(lake.context(spark, trash_days=0)).facts
     check_swept(lake, marked, {})
     told = undoable(facts, datetime.now(timezone.utc))
-    words = f"; of {len(marked.candidates)} objects that an earlier try deleted nobody knows wheth"
+    words = f"; the store may not have kept {len(marked.candidates)} objects that an earlier try "
     assert (words in told) == unclear
 
 

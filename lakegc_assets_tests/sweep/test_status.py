@@ -32,14 +32,14 @@ from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
 
 _UNKNOWN = (
-    "could not be made (Connection refused. Check the endpoint), so it is not known whether "
-    "something is gone that is needed"
+    "could not be computed (Connection refused. Check the endpoint), so it is not known if a "
+    "needed object is gone"
 )
 _SWEEP = (
     "lakegc sweep repo --run mark-1 --set max_candidate_share=0.9 --set range_num_partitions=1 "
     "--set address_num_partitions=1 --set sweep_num_partitions=1"
 )
-_GOES_ON = f"`{_SWEEP}` goes on"
+_TO_CONTINUE = f"To continue: `{_SWEEP}`"
 
 
 def refuse(_deltas: DeltaMarks, _candidates: Dataset) -> DeltaMark:
@@ -67,8 +67,8 @@ def ending_after(marked: Marked, error: Exception) -> Callable[..., Any]:
             refuse,
             _UNKNOWN,
         ),
-        (StorageError("on fire"), spare(set()), "was made: nothing that is needed is gone"),
-        (FormatError("x", 3, "cut"), spare(set()), "was made: nothing that is needed is gone"),
+        (StorageError("on fire"), spare(set()), "was computed: no needed object is gone"),
+        (FormatError("x", 3, "cut"), spare(set()), "was computed: no needed object is gone"),
     ],
     ids=["lakeFS died", "the store failed", "something is damaged"],
 )
@@ -88,12 +88,12 @@ def test_it_tells_the_whole_of_it(
     count = len(marked.candidates)
     assert str(raised.value) == (
         f"{str(error).rstrip('.')}. 1 of the {count} objects of mark 'mark-1' are deleted. "
-        f"The look afterwards {looked}. {_GOES_ON}"
+        f"The live set after the deletes {looked}. {_TO_CONTINUE}"
     )
     assert raised.value.figures == {
         "objects deleted": 1,
-        "look afterwards": looked,
-        "to go on": _SWEEP,
+        "live set after the deletes": looked,
+        "to continue": _SWEEP,
     }
 
 
@@ -105,7 +105,7 @@ def test_a_look_that_cannot_be_made_at_the_end_is_told(
         sweep(lake.context(spark))
     count = len(marked.candidates)
     assert f"{count} of the {count} objects of mark 'mark-1' are deleted" in str(raised.value)
-    assert "The look afterwards could not be made" in str(raised.value)
+    assert "The live set after the deletes could not be computed" in str(raised.value)
     assert not lake.root.attempt(REPOSITORY, RUN).has("swept_set")
 
 
@@ -179,12 +179,11 @@ def test_an_alarm_names_what_goes_on_when_it_is_accepted(
     monkeypatch.setattr(rounds, "delete", fail)
     with pytest.raises(LakegcError, match="1 object of mark 'mark-1' is gone, and is") as raised:
         sweep(lake.context(spark, restore_revived=False))
-    assert raised.value.figures["look afterwards"] == "was made"
+    assert raised.value.figures["live set after the deletes"] == "was computed"
     first, *_, look, _, _ = str(raised.value).split("\n")
     # Not now: no sweep starts before the hold is accepted.
-    assert first.endswith("are deleted. The look afterwards was made")
-    goes_on = f"`{_SWEEP} --set restore_revived=false` goes on"
-    assert look.endswith(f"When that is accepted, {goes_on}")
+    assert first.endswith("are deleted. The live set after the deletes was computed")
+    assert look.endswith(f"After the acceptance: `{_SWEEP} --set restore_revived=false`")
 
 
 def test_other_errors_stay_and_the_rest_is_in_the_log(
@@ -200,7 +199,7 @@ def test_other_errors_stay_and_the_rest_is_in_the_log(
         sweep(lake.context(spark))
     (said,) = [m for m in caplog.messages if "are deleted" in m]
     assert said.startswith("1 of the ")
-    assert said.endswith(_GOES_ON)
+    assert said.endswith(_TO_CONTINUE)
 
 
 def test_a_ledger_that_cannot_be_read_hides_nothing(
@@ -221,7 +220,7 @@ def test_a_ledger_that_cannot_be_read_hides_nothing(
         sweep(lake.context(spark))
     assert str(raised.value).startswith("the disk is full. ")
     assert "cannot be read now (no answer)" in str(raised.value)
-    assert "The look afterwards was made" in str(raised.value)
+    assert "The live set after the deletes was computed" in str(raised.value)
 
 
 def test_a_ledger_that_was_damaged_meanwhile_hides_nothing(
@@ -239,7 +238,7 @@ def test_a_ledger_that_was_damaged_meanwhile_hides_nothing(
         sweep(lake.context(spark))
     assert str(raised.value).startswith("the disk is full. ")
     assert "0.parquet is damaged" in str(raised.value)
-    assert "The look afterwards was made" in str(raised.value)
+    assert "The live set after the deletes was computed" in str(raised.value)
 
 
 def test_one_that_was_overtaken_says_who_finished_the_mark(

@@ -345,7 +345,7 @@ def test_the_look_after_a_sweep_puts_back_what_it_can_prove_and_says_what_it_cou
         sweep(lake.context(spark, sweep_batch=6))
     assert set(revived) <= lake.keys()
     assert lake.client.get_object(REPOSITORY, "busy", "too/late")
-    assert "The look afterwards was made in part" in str(raised.value)
+    assert "The live set after the deletes was computed in part" in str(raised.value)
     assert not lake.root.attempt(REPOSITORY, "mark-1").has("swept_set")
 
 
@@ -360,7 +360,7 @@ def test_the_look_after_a_sweep_knows_what_heads_need_where_nobody_tells_which_c
         return find_liveness(*args)
 
     monkeypatch.setattr(delta, "find_liveness", find_or_fail)
-    with pytest.raises(PartialLookError, match=r"which commits are active: the list .* is cut"):
+    with pytest.raises(PartialLookError, match=r"the active commits: the list .* is cut"):
         # In one batch: a second one would ask for another delta mark, which ends the sweep.
         sweep(lake.context(spark, sweep_batch=len(marked.candidates)))
     (address,) = revived

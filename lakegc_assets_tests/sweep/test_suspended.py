@@ -83,7 +83,7 @@ def test_it_wakes_up_and_deletes_nothing(bare: SmallLake, *, taken: bool) -> Non
 
     told, said = _sleeping(bare, addresses, meanwhile)
     assert [row["outcome"] for row in told] == ["deleted", "lost"]
-    why = "another's: a sweep by somebody on elsewhere" if taken else "ran out"
+    why = "another process has the lease: a sweep by somebody" if taken else "expired"
     assert why in told[1]["detail"]
     assert said.startswith("LeaseLostError: ")
     assert bare.keys() & set(addresses) == set(addresses[2:])

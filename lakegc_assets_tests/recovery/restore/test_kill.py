@@ -153,7 +153,7 @@ def test_a_restore_that_lost_its_lease_brings_nothing_back(
         return cut_portions(*args)
 
     monkeypatch.setattr(restoring, "cut_portions", suspended)
-    with pytest.raises(LeaseLostError, match=r"the lease is another's: .* on elsewhere"):
+    with pytest.raises(LeaseLostError, match=r"another process has the lease: .* on elsewhere"):
         restore(place.context(backup_url=None), ALL)
     assert place.lake.keys() == marked.live
 

@@ -177,7 +177,7 @@ def test_a_damaged_record_of_a_restore_is_asked_for_again(
 def test_where_the_backup_is_is_told_to_who_did_not_say_so(place: Place, marked: Marked) -> None:
     """In a panic nobody remembers what was set."""
     backed_up(place, marked)
-    words = f"what was swept is in the backup .*/backups/{REPOSITORY}/{RUN}, and backup_url is "
+    words = f"the swept objects are in the backup .*/backups/{REPOSITORY}/{RUN}, and backup_url is "
     for url, told in ((None, "not set"), (f"{place.url}-2", f"{place.url}-2")):
         ctx = place.context(backup_url=url)
         planned = plan(ctx, ALL)
@@ -186,7 +186,7 @@ def test_where_the_backup_is_is_told_to_who_did_not_say_so(place: Place, marked:
         assert planned["lost"]["objects"] == 0
         assert planned["not_known"]["objects"] == len(marked.candidates)
         assert {one["why"] for one in planned["not_known"]["some"]} == {warning}
-        assert re.match(f"{words}{told}: set it to where that was made", warning)
+        assert re.match(f"{words}{told}: set it to the place of that backup", warning)
         assert warning in restore(ctx, ALL).facts["warnings"]
     assert plan(place.context(), ALL)["warnings"] == []
 
