@@ -213,13 +213,9 @@ class Case:
         """Entries of the ranges of HEADs and tags, read by the witness."""
         return witnessed(self.ctx.connections, self.ctx.tasks, self._entries, self._most)
 
-    def _held(self, columns: Sequence[str]) -> DataFrame:
-        """Some columns of the entries of HEADs, one row for each meaning of an entry."""
-        return self.witnessed.frame(self.frames, self.head_ranges, columns)
-
     def _named(self, columns: Sequence[str]) -> DataFrame:
         """Some columns of the addresses that HEADs name (``witness.named``)."""
-        return self.witnessed.named(self.frames, self.head_ranges, columns)
+        return self.witnessed.frame(self.frames, self.head_ranges, columns, summarized=True)
 
     def from_cache(self, compute: Callable[[], T]) -> T:
         """Compute a result from cached entries; compute it again if the cache was damaged."""
@@ -406,15 +402,14 @@ class Case:
         confirming = [self.store] if self._sizes_differ else []
         unused = ["modified"] if lost else ["modified", "address"]
         columns = [name for name in ENTRIES.names if name not in unused]
-        return self.from_cache(
-            lambda: self.write(
-                relations.questions(
-                    self._held(columns), self.candidates, self._pairs, heads, lost, confirming
-                ),
-                served.QUESTIONS,
-                "check what looks like candidates",
-            )
-        )
+
+        def find() -> Sequence[Part]:
+            held = self.witnessed.frame(self.frames, self.head_ranges, columns)
+            given = held, self.candidates, self._pairs, heads, lost, confirming
+            label = "check entries that look like candidates"
+            return self.write(relations.questions(*given), served.QUESTIONS, label)
+
+        return self.from_cache(find)
 
     @cached_property
     def served(self) -> Sequence[Part]:

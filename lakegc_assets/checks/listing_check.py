@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -70,7 +70,7 @@ def listing_holds_heads(case: Case) -> CheckResult:
     lost = _missing_of_sample(case, lacked) if case.by_name or case.inventory else lacked
     if not lost:
         return _holds(case, lacked)
-    files = _known_gone(case)
+    files = _read_all(case, list(_files_of_gone(case)))
     if not files:
         return _result_of(case, lost)
     missing, known = case.dataset(lost), case.dataset(files, _KNOWN)
@@ -141,10 +141,14 @@ def _missing_of_sample(case: Case, lacked: Sequence[Part]) -> Sequence[Part]:
     if lacked:
         frame = relations.sample(case.dataset(lacked), _CONFIRM)
         addresses |= set(case.frames.collect(frame, ADDRESSES, _CHOOSE)["address"].to_pylist())
-    asked = sorted(addresses)
-    there = thread_map(case.ctx.connections.store().exists, asked, _THREADS)
-    lost = [address for address, found in zip(asked, there, strict=True) if not found]
+    lost = sorted(addresses - _present(case, addresses))
     return write_addresses(case.scratch, [pa.array(lost, pa.string())])
+
+
+def _present(case: Case, addresses: Collection[str]) -> set[str]:
+    """Return the addresses of objects in the store, which is asked for each one."""
+    there = thread_map(case.ctx.connections.store().exists, list(addresses), _THREADS)
+    return {address for address, found in zip(addresses, there, strict=True) if found}
 
 
 def carried_and_gone(case: Case) -> int:
@@ -175,8 +179,7 @@ def _result_of(case: Case, lost: Sequence[Part]) -> CheckResult:
         count, "object that branch HEADs name is", "objects that branch HEADs name are"
     )
     examples = [address or "" for address in case.first(case.dataset(lost), _CONFIRM)]
-    there = thread_map(case.ctx.connections.store().exists, examples, _THREADS)
-    present = [address for address, found in zip(examples, there, strict=True) if found]
+    present = sorted(_present(case, examples))
     facts = {"missing": count, "digest": digest, "examples": examples[:EXAMPLES]}
     if present:
         summary = (
@@ -218,11 +221,6 @@ def _accept(case: Case, lost: Sequence[Part], digest: str) -> None:
     for number, table in enumerate(read_parts(case.attempt.store(), lost)):
         name = f"{digest}-{number}" if number else digest
         store.put(f"{_ACCEPTED}/{name}.parquet", parquet.encode(table))
-
-
-def _known_gone(case: Case) -> Sequence[Part]:
-    """Collect the addresses that a collector deleted, or whose loss was accepted (``_KNOWN``)."""
-    return _read_all(case, list(_files_of_gone(case)))
 
 
 def _read_all(case: Case, files: Sequence[_File]) -> Sequence[Part]:

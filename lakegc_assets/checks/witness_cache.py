@@ -40,27 +40,21 @@ class Witnessed:
         """Return the digest of the addresses in each range, as written there, by range id."""
         return {range_id: str(slot.facts["digest"]) for range_id, slot in self.slots.items()}
 
-    def frame(self, frames: Session, range_ids: Iterable[str], columns: Sequence[str]) -> DataFrame:
+    def frame(
+        self,
+        frames: Session,
+        range_ids: Iterable[str],
+        columns: Sequence[str],
+        *,
+        summarized: bool = False,
+    ) -> DataFrame:
         """Return the entries of the given ranges, and of no others.
+
+        ``summarized``: only the addresses that they name, as in ``witness.named``.
 
         Raises:
             IntegrityError: the cache is damaged, here or when the frame is computed.
         """
-        return self._frame(frames, range_ids, columns, summarized=False)
-
-    def named(self, frames: Session, range_ids: Iterable[str], columns: Sequence[str]) -> DataFrame:
-        """Return the addresses that ranges name, summarized as in ``witness.named``.
-
-        ``columns``: columns of ``witness.NAMED``.
-
-        Raises:
-            IntegrityError: as ``frame``.
-        """
-        return self._frame(frames, range_ids, columns, summarized=True)
-
-    def _frame(
-        self, frames: Session, range_ids: Iterable[str], columns: Sequence[str], *, summarized: bool
-    ) -> DataFrame:
         slots = {range_id: self.slots[range_id] for range_id in range_ids}
         cache, url = TableCache(self.connections.cache(), KIND), self.connections.cache_url
         return cache.frame(frames, url, slots, ENTRIES, columns, summarized=summarized)

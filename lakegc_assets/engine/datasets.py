@@ -291,7 +291,10 @@ class PartWriter:
 
 
 def write_tables(
-    store: ObjectStore, folder: str, schema: pa.Schema, tables: Iterable[pa.Table]
+    store: ObjectStore,
+    folder: str,
+    schema: pa.Schema,
+    tables: Iterable[pa.RecordBatch | pa.Table],
 ) -> list[Part]:
     """Write rows to non-empty files of a folder, with a slash at its end."""
     writer = PartWriter(store, folder, schema)

@@ -21,11 +21,11 @@ from pyspark.sql import DataFrame
 from lakegc_assets.engine.database import THREAD_MEMORY, Database, open_database
 from lakegc_assets.engine.datasets import (
     Part,
-    PartWriter,
     VerifiedFiles,
     fetch_part,
     has_types,
     other_columns,
+    write_tables,
 )
 from lakegc_assets.engine.interruption import interruptible
 from lakegc_assets.engine.progress import elapsed, report_progress
@@ -161,14 +161,7 @@ class EmbeddedSession(Session):
         self, frame: DataFrame, url: str, folder: str, schema: pa.Schema, what: str
     ) -> list[Part]:
         """See ``Session``."""
-        store = self._open(url)
-
-        def take(batches: Iterable[pa.RecordBatch]) -> list[Part]:
-            writer = PartWriter(store, folder, schema)
-            for batch in batches:
-                writer.add(batch)
-            return [part for part in writer.finish() if part.rows] if writer.rows else []
-
+        take = partial(write_tables, self._open(url), folder, schema)
         return self.compute(frame, schema, what, take)
 
     def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> pa.Table:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from lakegc_assets.engine.datasets import Part, PartWriter, VerifiedFiles, read_typed
+from lakegc_assets.engine.datasets import Part, VerifiedFiles, read_typed, write_tables
 from lakegc_assets.engine.session import Dataset, OpenStore, Session
 from lakegc_assets.engine.spark_jobs import begin_task, run_job
 from lakegc_assets.engine.spark_session import (
@@ -264,9 +264,5 @@ def _write_parts(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     begin_task(code)
-    writer = PartWriter(open_store(url), folder, schema)
-    for batch in batches:
-        writer.add(batch)
-    if writer.rows:
-        written = [part for part in writer.finish() if part.rows]
+    if written := write_tables(open_store(url), folder, schema, batches):
         yield pa.RecordBatch.from_pylist([part._asdict() for part in written])

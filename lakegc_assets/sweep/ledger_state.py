@@ -220,9 +220,9 @@ class LedgerState:
 
     def marked_as(self, addresses: pa.ChunkedArray) -> pa.Table:
         """Return the rows of a few objects in the mark (``LISTING``)."""
+        wanted = pa.table([addresses], schema=_ADDRESSES)
         with self.space.frames() as frames:
-            chosen_addresses = frames.create(pa.table([addresses], schema=_ADDRESSES))
-            found = chosen(frames.read(self.marked), chosen_addresses)
+            found = chosen(frames.read(self.marked), frames.create(wanted))
             return frames.collect(found, LISTING, "look marked objects up")
 
     def outcomes_of(self, addresses: pa.ChunkedArray) -> pa.Table:
@@ -230,10 +230,10 @@ class LedgerState:
         self.read()
         if not self.outcomes.rows:
             return SWEPT.empty_table()
+        wanted = pa.table([addresses], schema=_ADDRESSES)
         with self.space.frames() as frames:
-            chosen_addresses = frames.create(pa.table([addresses], schema=_ADDRESSES))
-            found = relations.outcomes(chosen(frames.read(self.outcomes), chosen_addresses))
-            return frames.collect(found, SWEPT, "look outcomes up")
+            found = chosen(frames.read(self.outcomes), frames.create(wanted))
+            return frames.collect(relations.outcomes(found), SWEPT, "look outcomes up")
 
     def thought_gone(self, alive: Dataset, missing: pa.ChunkedArray) -> pa.Table:
         """Return live objects in the store that the ledger records as gone (``CAME_BACK``).

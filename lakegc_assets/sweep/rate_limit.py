@@ -138,7 +138,8 @@ class RateLimiter:
         #: Tasks that share the limits, as of the last look.
         self.tasks = 1
         self._storms = 0
-        self._share = share
+        #: The share of the limits that the store can take now, as far as this task knows.
+        self.share = share
         self._succeeded = self._free = self._clock()
         self._failures = 0
 
@@ -170,14 +171,9 @@ class RateLimiter:
         storms = [name for name in names if name.startswith(f"{self._folder}{_SLOW}")]
         if len(storms) > self._storms:
             self._storms = len(storms)
-            self._share = _share_in(self._artifacts, max(storms))
+            self.share = _share_in(self._artifacts, max(storms))
             self._succeeded = self._clock()
         return ""
-
-    @property
-    def share(self) -> float:
-        """The share of the limits that the store can take now, as far as this task knows."""
-        return self._share
 
     def most(self, batch: int) -> int:
         """Return the number of keys to delete next: at most a batch, or some seconds of deletes."""
@@ -197,7 +193,7 @@ class RateLimiter:
     def succeeded(self) -> None:
         """Count a successful request: the rate rises a little."""
         now = self._clock()
-        self._share = min(1.0, self._share + (now - self._succeeded) / _RECOVERY_S)
+        self.share = min(1.0, self.share + (now - self._succeeded) / _RECOVERY_S)
         self._succeeded = now
         self._failures = 0
 
@@ -211,7 +207,7 @@ class RateLimiter:
         self._free = max(self._free, self._clock()) + pause
         if not slow:
             return
-        note = {"share": max(LEAST, self._share / 2), "code": code}
+        note = {"share": max(LEAST, self.share / 2), "code": code}
         try:
             key = f"{self._folder}{_SLOW}{self._storms + 1:06d}"
             self._artifacts.put_if_absent(key, json.dumps(note).encode())
@@ -231,7 +227,7 @@ class RateLimiter:
             self._artifacts.put(f"{self._folder}stop", why.encode())
 
     def _rate(self, limit: float) -> float:
-        return limit * self._share / self.tasks
+        return limit * self.share / self.tasks
 
 
 def settle(artifacts: ObjectStore, sweep: str, clocks: Clocks = SYSTEM_CLOCKS) -> None:

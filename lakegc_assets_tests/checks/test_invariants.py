@@ -55,7 +55,7 @@ def test_a_right_mark_passes_in_few_steps(repository: str, labs: Labs) -> None:
         "check what HEADs hold",
         "check what is listed",
         *more,
-        "check what looks like candidates",
+        "check entries that look like candidates",
         "check candidates",
         *most,
     ]

@@ -50,7 +50,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Marked:
     with running(folder) as lake, pytest.MonkeyPatch.context() as patch:
         groups, commits = tell_history(lake)
         patch.setattr("lakegc_assets.engine.datasets.ROWS_EACH", 4)
-        patch.setattr("lakegc_assets.engine.embedded.PartWriter", InPieces)
+        patch.setattr("lakegc_assets.engine.datasets.PartWriter", InPieces)
         for stage in STAGES[: STAGES.index(find_candidates) + 1]:
             stage(lake.context(spark))
     return Marked(folder, groups, commits, frozenset())
