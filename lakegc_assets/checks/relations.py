@@ -53,10 +53,8 @@ def special(candidates: DataFrame) -> DataFrame:
 def not_old(candidates: DataFrame, store: DataFrame, cutoff: datetime) -> DataFrame:
     """Candidates that Store DF lacks, or lists with a time that is not before the cutoff.
 
-    Args:
-        candidates: address.
-        store: address and last_modified of the listing; an address may be listed twice.
-        cutoff: the cutoff of the mark.
+    ``candidates``: address. ``store``: address and last_modified of the listing; an address may be
+    listed twice.
     """
     named = candidates.select("address")
     # The semi-join first, so that the outer join does not move all other rows of the listing.
@@ -96,9 +94,7 @@ def within(entries: DataFrame, spans: DataFrame) -> DataFrame:
 def named(addresses: DataFrame, check: str) -> DataFrame:
     """Addresses that no candidate may have (check, name, address), with the name of the check.
 
-    Args:
-        addresses: address, and optionally the name of the tag that holds it.
-        check: name of the invariant.
+    ``addresses``: address, and optionally the name of the tag that holds it.
     """
     name = F.col("name") if "name" in addresses.columns else F.lit(None).cast("string")
     return addresses.select(

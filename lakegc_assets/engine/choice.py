@@ -38,11 +38,9 @@ def choose_engine(
 ) -> Engine:
     """Choose the engine of a run.
 
-    Args:
-        setting: the setting ``engine``.
-        configured_by: the source of Spark's configuration; empty for none.
-        rows: rows that the run is known to list and to decode.
-        embedded_rows: with the setting ``auto``, more rows than these are left to Spark.
+    ``configured_by``: the source of Spark's configuration; empty for none. ``rows``: rows that the
+    run is known to list and to decode. ``embedded_rows``: with the setting ``auto``, more rows than
+    these are left to Spark.
     """
     if setting != "auto":
         return Engine(setting, f"engine is set to {setting}")

@@ -125,8 +125,6 @@ class Database:
 
     Args:
         memory: bytes that it may use before it spills.
-        plans: cached plans of relations.
-        version: of the installed DuckDB.
 
     Raises:
         ConfigurationError: the installed DuckDB is older than ``OLDEST_DUCKDB``.
@@ -237,9 +235,7 @@ class Database:
     def read(self, sql: str, schema: pa.Schema | None = None) -> DuckDBDataFrame:
         """Return the lazy frame of a query.
 
-        Args:
-            sql: in DuckDB's SQL.
-            schema: schema of its rows, if it is known: DuckDB is asked once for its types.
+        ``schema``: schema of its rows, if it is known: DuckDB is asked once for its types.
         """
         columns = self._described.get(schema)
         if columns is None:
@@ -333,13 +329,7 @@ class Database:
     def apply(
         self, rule: Callable[..., Any], args: Sequence[object], kwargs: dict[str, object]
     ) -> DuckDBDataFrame:
-        """Apply a relation, with cached SQL if the same arguments were planned before.
-
-        Args:
-            rule: the relation.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
-        """
+        """Apply a relation, with cached SQL if the same arguments were planned before."""
         frames: list[DuckDBDataFrame] = []
         moments: list[_AnyMoment] = []
         given = [self._as_given(value, frames) for value in args]

@@ -38,9 +38,7 @@ class Part(NamedTuple):
 
     Attributes:
         key: key relative to its store.
-        rows: number of rows.
         size: bytes.
-        sha256: SHA-256 of its bytes, in hex.
     """
 
     key: str
@@ -59,11 +57,8 @@ def table_of(rows: Iterable[Sequence[object]], schema: pa.Schema) -> pa.Table:
 def write_part(store: ObjectStore, folder: str, table: pa.Table, *, plain: bool = False) -> Part:
     """Write rows to a new file.
 
-    Args:
-        store: the store to write to.
-        folder: relative to the store, with a slash at its end.
-        table: the rows.
-        plain: write numbers unencoded, for columns that do not compress.
+    ``folder``: relative to the store, with a slash at its end. ``plain``: write numbers unencoded,
+    for columns that do not compress.
     """
     return write_file(store, folder, parquet.encode(table, plain=plain), table.num_rows)
 
@@ -149,10 +144,7 @@ class VerifiedFiles:
     def paths(self, store: LocalStore, parts: Sequence[Part], schema: pa.Schema) -> list[Path]:
         """Return the paths of files after a comparison with their size and SHA-256.
 
-        Args:
-            store: store of local files.
-            parts: the files.
-            schema: the columns to read, which each file must have with exactly these types.
+        ``schema``: the columns to read, which each file must have with exactly these types.
 
         Raises:
             IntegrityError: a file is missing or changed, or has other columns.
@@ -248,9 +240,7 @@ class PartWriter:
     """Collects rows, and writes a file as soon as there are enough for it.
 
     Args:
-        store: the store to write to.
         folder: relative to the store, with a slash at its end.
-        schema: schema of the rows.
 
     Attributes:
         parts: the files so far.

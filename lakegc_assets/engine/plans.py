@@ -82,9 +82,7 @@ class PlanCache:
     def get(self, rule: Callable[..., Any], arguments: Hashable) -> Plan | None:
         """Return the plan of a relation for some arguments, or None.
 
-        Args:
-            rule: the relation.
-            arguments: equal, with an equal ``repr``, for calls with the same plan.
+        ``arguments``: equal, with an equal ``repr``, for calls with the same plan.
         """
         plan = self._plans.get((rule, arguments))
         if plan is None and (kept := self._kept.get(_lasting_key(rule, arguments))):

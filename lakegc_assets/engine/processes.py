@@ -43,7 +43,6 @@ class StopFile:
     """Tells tasks in other processes to end: set when its file or its process is gone.
 
     Attributes:
-        path: path of the file.
         process: the process that started the workers and waits for their tasks.
     """
 
@@ -80,14 +79,9 @@ def run_in_processes(
 ) -> list[R]:
     """Run a task for each input; return the answers in the order of the inputs.
 
-    Args:
-        what: name of the work, for the log.
-        task: picklable.
-        inputs: one for each task.
-        workers: largest number of processes.
-        log: gets the number of finished tasks every few seconds.
-        stop: tells the other tasks to end after an interrupt or an error, and this function waits
-            for them; None to kill their processes.
+    ``task``: picklable. ``log``: gets the number of finished tasks every few seconds. ``stop``:
+    tells the other tasks to end after an interrupt or an error, and this function waits for them;
+    None to kill their processes.
 
     Raises:
         LakegcError: a task raised it on purpose; of its kind.

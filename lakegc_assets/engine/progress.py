@@ -20,9 +20,7 @@ EVERY_S: Final = 5.0
 def report_progress(log: logging.Logger, how_far: Callable[[], str]) -> Iterator[None]:
     """Log the progress of a block every few seconds; a short block logs nothing.
 
-    Args:
-        log: gets the lines.
-        how_far: returns the work and its progress in words; called in another thread.
+    ``how_far``: returns the work and its progress in words; called in another thread.
     """
     if not any(one.isEnabledFor(logging.INFO) for one in (log, PROGRESS)):
         yield

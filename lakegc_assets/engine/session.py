@@ -24,7 +24,6 @@ class Dataset:
 
     Attributes:
         url: URL of the store; the files' keys are relative to it.
-        parts: the files.
         schema: schema of the columns to read; the files may have more.
     """
 
@@ -90,12 +89,8 @@ class Session(ABC):
     ) -> list[Part]:
         """Compute a frame and write its rows to new, non-empty files.
 
-        Args:
-            frame: has the columns of the schema, in any order.
-            url: URL of the store to write to.
-            folder: relative to it, with a slash at its end.
-            schema: schema of the files.
-            what: name of the work, for the log.
+        ``frame``: has the columns of the schema, in any order. ``url``: URL of the store to write
+        to. ``folder``: relative to it, with a slash at its end.
 
         Returns:
             The files; if the frame is ordered, in the order of its rows.
@@ -119,10 +114,7 @@ class Session(ABC):
     def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> pa.Table:
         """Compute a frame of few rows, such as counts, and return them to this process.
 
-        Args:
-            frame: has the columns of the schema, in any order.
-            schema: schema of the table.
-            what: name of the work, for the log.
+        ``frame``: has the columns of the schema, in any order.
 
         Raises:
             IntegrityError: a file of a dataset is missing or changed.

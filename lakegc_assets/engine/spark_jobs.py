@@ -46,12 +46,8 @@ def run_on_spark(
 ) -> list[R]:
     """Run a task for each input in its own partition; return the answers in their order.
 
-    Args:
-        spark: the session, classic or Connect.
-        what: name of the work, for the log.
-        task: picklable; may be called several times for one input.
-        inputs: one for each task.
-        log: gets the progress of the job every few seconds.
+    ``task``: picklable; may be called several times for one input. ``log``: gets the progress of
+    the job every few seconds.
 
     Raises:
         LakegcError: a task raised it on purpose; of its kind.
@@ -79,11 +75,7 @@ def run_on_spark(
 def run_job(spark: SparkSession, what: str, job: Callable[[], R], log: logging.Logger) -> R:
     """Compute a data frame so that an interrupt ends it.
 
-    Args:
-        spark: the session, classic or Connect.
-        what: name of the work, for the log.
-        job: computes the frame.
-        log: gets the duration of the job every few seconds.
+    ``job``: computes the frame. ``log``: gets the duration of the job every few seconds.
 
     Raises:
         LakegcError: a task raised it on purpose; of its kind.

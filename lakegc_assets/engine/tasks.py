@@ -44,7 +44,6 @@ class Tasks:
     """Runs tasks on one engine.
 
     Attributes:
-        engine: the engine of the run.
         session: returns the Spark session, and starts it at the first call.
         log: gets the number of finished tasks every few seconds.
     """
@@ -65,15 +64,11 @@ class Tasks:
     ) -> list[R]:
         """Run a task for each input; return the answers in the order of the inputs.
 
-        Args:
-            what: name of the work, for logs.
-            task: picklable; may be called several times for one input if tasks are repeated.
-            inputs: one for each task.
-            seconds: estimated work of all tasks, on one core.
-            threads: threads on the embedded engine, for tasks that mostly wait; None for tasks that
-                compute.
-            in_processes: True to divide these threads among processes if there is much work, for
-                tasks that both wait and compute, and that end soon after ``interrupted``.
+        ``task``: picklable; may be called several times for one input if tasks are repeated.
+        ``seconds``: estimated work of all tasks, on one core. ``threads``: threads on the embedded
+        engine, for tasks that mostly wait; None for tasks that compute. ``in_processes``: True to
+        divide these threads among processes if there is much work, for tasks that both wait and
+        compute, and that end soon after ``interrupted``.
 
         Raises:
             LakegcError: a task raised it on purpose; from another process, of its kind.
@@ -149,10 +144,7 @@ def _in_threads_of_worker(task: Callable[[T], R], stop: StopFile, inputs: Sequen
 def bin_pack(items: Sequence[T], seconds: Sequence[float], most: int) -> list[list[T]]:
     """Distribute items among non-empty tasks of at least 2 s of work, if there are several.
 
-    Args:
-        items: the items of work.
-        seconds: estimated work of each item, on one core.
-        most: largest number of tasks.
+    ``seconds``: estimated work of each item, on one core.
     """
     tasks = _tasks_worth(seconds, most)
     loads: list[tuple[float, int, list[T]]] = [(0.0, number, []) for number in range(tasks)]

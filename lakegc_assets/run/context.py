@@ -320,13 +320,9 @@ class RunContext:
     ) -> Manifest:
         """Write the manifest of an asset after its files, as the successor of ``previous``.
 
-        Args:
-            asset: name of the asset.
-            previous: manifest of the previous asset in the graph.
-            started: the time at which the asset started.
-            parts: the files of each part; the rows of ``data`` count as the rows of the asset.
-            facts: facts for later stages and the report.
-            digest: digest of the keys of its rows; None for an asset without keys.
+        ``previous``: manifest of the previous asset in the graph. ``parts``: the files of each
+        part; the rows of ``data`` count as the rows of the asset. ``facts``: facts for later stages
+        and the report. ``digest``: digest of the keys of its rows; None for an asset without keys.
         """
         attempt = self.root.attempt(self.repository, self.run)
         requests = self.requests_by_kind

@@ -33,12 +33,8 @@ def earlier(
 
     A run at another namespace was of another repository of the same name.
 
-    Args:
-        root: the root of the artifacts.
-        repository: lakeFS repository.
-        asset: name of the asset.
-        namespace: namespace of the repository in canonical form; None for any.
-        but: the run to omit.
+    ``namespace``: namespace of the repository in canonical form; None for any. ``but``: the run to
+    omit.
     """
 
     def read(run: str) -> Earlier | None:

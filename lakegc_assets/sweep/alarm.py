@@ -91,9 +91,7 @@ class Holder:
     """The reference that needs an object; unknown parts are None.
 
     Attributes:
-        address: address of the object, relative to the namespace.
         branch: branch on which it is staged, or whose retention keeps the commit.
-        path: path of the object.
         commit: commit that holds it; None if it is staged.
     """
 

@@ -55,13 +55,9 @@ class Approval(JsonRecord, damaged="remove it, then approve again"):
     """One approval.
 
     Attributes:
-        repository: lakeFS repository.
-        run: the mark id.
         mark: SHA-256 of the manifest of ``gc_report``, which pins the whole mark.
         digest: digest of the addresses of the candidates.
-        by: name of the person who approved.
         at: time of the approval, by the clock of the machine that evaluated the checks.
-        ends: time of its expiry.
         max_candidate_share: the approved share of the listing.
     """
 
@@ -241,8 +237,6 @@ class Limits:
 
     Attributes:
         share: share of the listed objects, 0 to 1.
-        objects: number of candidates.
-        bytes: bytes of all candidates.
         growth: factor against the last mark, in objects and in bytes; 2 is twice as much.
         required: one of ``REQUIRED``.
     """

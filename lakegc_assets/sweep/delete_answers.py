@@ -41,8 +41,6 @@ class SortedAnswers(NamedTuple):
     """The sorted answers to the request of a batch.
 
     Attributes:
-        outcomes: outcomes to record.
-        again: objects to send again.
         failed: temporary failures; only those that ask for a lower rate, if there are any.
         slow: True if the store asks for a lower rate.
         unanswered: True if the store may carry out the request later.

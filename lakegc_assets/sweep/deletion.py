@@ -85,12 +85,10 @@ class TaskClients:
     """Clients and clocks of a deleting task.
 
     Attributes:
-        client: client of lakeFS.
         deleting: store of the namespace. Its client sends each request once and has short
             time-outs: a retry could be sent after the look has become too old.
         asking: the same store, for reads.
         artifacts: the store rooted at the attempt.
-        clocks: clocks of the task.
     """
 
     client: LakeFSClient

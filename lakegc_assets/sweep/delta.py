@@ -99,8 +99,6 @@ class DeltaMarks:
 
     Attributes:
         ctx: the run; ``take`` connects it.
-        chain: manifests of the mark.
-        attempt: artifacts of the mark.
         folder: folder of the sweep's files, relative to the attempt, with a slash at its end.
         ranges: ranges that were read in addition to the mark's (range_id, entries).
     """

@@ -78,8 +78,6 @@ class KnownCommits:
         now: the time at which the age of commits is computed.
         heads: HEAD of each branch.
         commits: all commits that were reached, by id; with a commit also all its ancestors.
-        active: ids of the active commits.
-        retain: rules that keep more than lakeFS's.
         paths: for each pattern of paths the inactive commits that keep their entries below it.
     """
 
@@ -177,7 +175,6 @@ class CommitFiles:
     Attributes:
         known: the known values that are not in the files.
         commits: file of the commits, with a column for the active ones.
-        heads: file of the HEAD of each branch.
         ranges: file of the ids of the ranges whose entries were read.
     """
 
@@ -247,8 +244,6 @@ class AddedObjects:
     """Objects that added ranges keep alive.
 
     Attributes:
-        ranges: ids of the ranges.
-        hashes: hashes of the addresses.
         last_parts: last parts of full addresses that may mean several objects.
         looks: size and ``etag_hash`` of each entry.
     """

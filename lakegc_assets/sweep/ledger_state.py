@@ -53,11 +53,8 @@ class Total(NamedTuple):
     """Objects of one outcome.
 
     Attributes:
-        outcome: their outcome.
         kept: True if the store returned the version under which it kept them.
         space: state of their space, if they were deleted (``DataProtection.space_of``).
-        objects: number of objects.
-        bytes: bytes of all of them.
         first: time of the first record.
     """
 

@@ -70,7 +70,6 @@ class Look:
 
     Attributes:
         seen: fingerprint of HEADs, rules and tags.
-        heads: HEAD of each branch.
         now: time just before the lease was read.
         lost: reason why the lease does not allow deletes any more; empty while it does.
         held: True if an alarm holds all sweeps.

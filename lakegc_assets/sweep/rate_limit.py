@@ -53,12 +53,7 @@ _LONGEST_PAUSE_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of all tasks of a sweep together, per second.
-
-    Attributes:
-        keys: objects.
-        requests: calls.
-    """
+    """Limits of all tasks of a sweep together, per second."""
 
     keys: float
     requests: float

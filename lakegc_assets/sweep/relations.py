@@ -123,10 +123,8 @@ def thought_gone(outcomes: DataFrame, alive: DataFrame, missing: DataFrame) -> D
 def not_backed_up(marked: DataFrame, held: DataFrame, told: DataFrame) -> DataFrame:
     """Marked DF - verified copies in its backup: address, size and why.
 
-    Args:
-        marked: the marked objects.
-        held: address, size and etag of the copies that are there now.
-        told: address, outcome and error_code of the objects that were to be copied, each once.
+    ``held``: address, size and etag of the copies that are there now. ``told``: address, outcome
+    and error_code of the objects that were to be copied, each once.
     """
     lacking = marked.select("address", "size", "etag").join(
         held, ["address", "size", "etag"], "left_anti"

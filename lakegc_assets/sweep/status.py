@@ -276,7 +276,6 @@ class Restored(NamedTuple):
 
     Attributes:
         objects: objects that the sweep deleted or found missing, and a restore has restored since.
-        size: their bytes.
         deleted: objects that the sweep deleted, and objects that it found missing and that are
             back: a killed try, or the sweep of another mark, had deleted them.
         at: time of the last restore, UTC.

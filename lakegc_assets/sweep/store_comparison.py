@@ -40,8 +40,6 @@ class Compared(NamedTuple):
     """A marked object with its state in the store.
 
     Attributes:
-        marked: the object.
-        state: its state since it was listed.
         asked: a time, in seconds of the clock, not later than the request to the store.
     """
 

@@ -191,10 +191,8 @@ def await_commits(ctx: RunContext, read: Manifest, began: datetime) -> None:
     a client overwrites or deletes such an object meanwhile, no list of lakeFS names it until it is
     at a HEAD, where the delta mark finds it.
 
-    Args:
-        ctx: the run of the sweep.
-        read: the last stage of the mark that reads staged objects, here or in other repositories.
-        began: the store's time when the sweep began.
+    ``read``: the last stage of the mark that reads staged objects, here or in other repositories.
+    ``began``: the store's time when the sweep began.
     """
     if ctx.settings.allow_unsafe_min_age or read.settings["allow_unsafe_min_age"]:
         return

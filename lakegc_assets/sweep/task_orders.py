@@ -33,15 +33,10 @@ class Orders:
     """The order of a deleting task; picklable, without secrets.
 
     Attributes:
-        connections: connections to lakeFS and the store.
-        repository: lakeFS repository.
-        artifacts_url: URL of the attempt's artifacts.
         delta: fingerprint of the delta mark that allows the deletes.
         taken: time at which that delta mark began.
         awake: time, by the clock of its machine, until which the process that took the delta mark
             has noticed no suspension since then.
-        protect_tags: true if tags protect.
-        lease: token of the lease.
         number: number of the round, which is also in the lease.
         condition: the calls that carry the listed etag.
         batch: most objects in one request.
@@ -52,9 +47,6 @@ class Orders:
         expires_s: seconds after the look at HEADs and rules after which the store must refuse a
             delete, or the task must not begin one; None if neither is possible.
         trash: key prefix below which the store moves deleted objects, if it can.
-        protection: data protection of deleted objects.
-        retain: rules that keep more than lakeFS's.
-        clocks: clocks of the task.
     """
 
     connections: Connections
@@ -105,8 +97,6 @@ class TaskResult(NamedTuple):
 
     Attributes:
         outcome: an outcome of objects; or stale, lost, stopped or taken.
-        objects: number of objects with this outcome.
-        size: their bytes.
         error_code: error code of one of them, if the outcome is not final.
         detail: detail of one of them; or the reason why the task stopped.
     """

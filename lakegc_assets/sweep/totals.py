@@ -96,8 +96,6 @@ class PrunedTotals(
     """Totals of the sweeps of runs that were pruned, or are about to be.
 
     Attributes:
-        objects: number of deleted objects.
-        bytes: their bytes.
         counted: time at which each attempt was added, by ``<run>/<attempt>``; attempts that were
             removed long ago are not named any more.
     """
