@@ -370,8 +370,8 @@ def replace_hold(store: ObjectStore, accepted: Hold, etag: str) -> None:
         store.put_if_match(HOLD, accepted.text.encode(), etag)
     except PreconditionFailedError:
         raise HoldError(
-            f"another alarm has replaced {store.url}/{HOLD} meanwhile, so no hold was accepted. "
-            "See the new hold with `lakegc hold` first, then accept it"
+            f"another alarm was raised meanwhile, and has replaced {store.url}/{HOLD}: no hold was "
+            "accepted. See the new hold with `lakegc hold` first, then accept it"
         ) from None
     except StoreUnavailableError:
         # The store may have carried out a write that it did not answer.

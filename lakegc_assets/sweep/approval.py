@@ -92,7 +92,7 @@ def approve(ctx: RunContext, by: str, lifetime: timedelta) -> tuple[Approval, Ma
     """
     if not by.strip():
         raise ConfigurationError(
-            "an approval needs the name of its person: --by, or `by` in the launchpad"
+            "an approval needs the name of the person who approves: --by, or `by` in the launchpad"
         )
     if lifetime <= timedelta(0):
         raise ConfigurationError(f"approval_lifetime_days is {lifetime}: it must be positive")

@@ -46,35 +46,30 @@ _THREADS: Final = 8
 _SKEW: Final = timedelta(minutes=5)
 
 
+@dataclass
 class Ending:
     """The end of one sweep, successful or not.
 
     Attributes:
-        looked: result of the look at the deleted objects, as the end of a sentence.
+        deleted: counts the objects that are recorded as gone.
+        check: computes the live set again, and puts needed objects back or raises an alarm.
+        looked: result of this check, as the end of a sentence.
     """
 
-    def __init__(
-        self,
-        ctx: RunContext,
-        attempt: AttemptArtifacts,
-        deleted: Callable[[], int],
-        look: Callable[[], None],
-    ) -> None:
-        """Begin without any deletes."""
-        self._ctx = ctx
-        self._attempt = attempt
-        self._deleted = deleted
-        self._look = look
-        self.looked = _NOT_MADE
+    ctx: RunContext
+    attempt: AttemptArtifacts
+    deleted: Callable[[], int]
+    check: Callable[[], None]
+    looked: str = _NOT_MADE
 
     def look(self) -> None:
-        """Look at the deleted objects, and remember the result.
+        """Check the deleted objects, and remember the result.
 
         Raises:
-            Exception: the error of the look.
+            Exception: the error of the check.
         """
         try:
-            self._look()
+            self.check()
         except AlarmError:
             self.looked = "was computed"
             raise
@@ -101,7 +96,7 @@ class Ending:
         except AlarmError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is told with what came first
-            self._ctx.log.warning("the live set could not be computed after the deletes: %s", error)
+            self.ctx.log.warning("the live set could not be computed after the deletes: %s", error)
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -116,7 +111,7 @@ class Ending:
         except LakegcError as error:
             raise self._with_progress(error) from error
         except Exception:
-            self._ctx.log.error("%s", self._progress())  # noqa: TRY400 - the trace is that of what is raised
+            self.ctx.log.error("%s", self._progress())  # noqa: TRY400 - the trace is that of what is raised
             raise
 
     def _with_progress(self, error: LakegcError) -> LakegcError:
@@ -127,22 +122,22 @@ class Ending:
         on_hold = isinstance(error, AlarmError | HoldError)
         text = f"{first.rstrip('.')}. {self._progress(goes_on=not on_hold)}"
         more.args = ("\n".join([text, *lines]),)
-        go_on = hold_command(self._ctx) if on_hold else command(self._ctx)
+        go_on = hold_command(self.ctx) if on_hold else command(self.ctx)
         more.figures = {
             **error.figures,
             "live set after the deletes": self.looked,
             "next step" if on_hold else "to continue": go_on,
         }
         with suppress(Exception):
-            more.figures = {"objects deleted": self._deleted(), **more.figures}
+            more.figures = {"objects deleted": self.deleted(), **more.figures}
         return more
 
     def _progress(self, *, goes_on: bool = True) -> str:
         try:
-            deleted = self._deleted()
-            return how_far(self._ctx, self._attempt, deleted, self.looked, goes_on=goes_on)
+            deleted = self.deleted()
+            return how_far(self.ctx, self.attempt, deleted, self.looked, goes_on=goes_on)
         except Exception as error:  # noqa: BLE001 - what ended the sweep is told in any case
-            advice = f". To continue: `{command(self._ctx)}`" if goes_on else ""
+            advice = f". To continue: `{command(self.ctx)}`" if goes_on else ""
             return (
                 f"The number of deleted objects cannot be read now ({error}); the deletes are "
                 f"recorded. The live set after the deletes {self.looked}{advice}"

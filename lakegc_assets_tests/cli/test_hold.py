@@ -107,7 +107,7 @@ def test_the_job_shows_the_hold_and_accepts_only_the_one_that_is_named(
     assert reported.expired in str(metadata["what is known"].value)
     for config, said in (
         ({"accept": found["id"]}, "the name of the person who accepts the loss is missing"),
-        ({"accept": "0" * 16, "by": "ada"}, f"is {found['id']} by now"),
+        ({"accept": "0" * 16, "by": "ada"}, f"is {found['id']} now, not 0"),
     ):
         refused = run(**config)
         (failure,) = refused.filter_events(lambda one: one.is_step_failure)

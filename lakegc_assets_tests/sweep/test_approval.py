@@ -127,7 +127,7 @@ def test_it_is_withdrawn_and_stays_recorded(
 
     with monkeypatch.context() as patch:
         patch.setattr(LocalStore, "delete_many", unanswered)
-        with pytest.raises(StorageError, match=r"NoAnswer: lost\. Withdraw again: it may"):
+        with pytest.raises(StorageError, match=r"NoAnswer: lost\. The approval may still be"):
             withdraw(ctx, "Bob")
     withdraw(ctx, "Bob")
     assert waits_for(ctx, "approved", _NO_LIMITS) is not None
@@ -176,7 +176,7 @@ def test_a_time_without_a_zone_approves_nothing(lake: SmallLake, spark: Session)
 
 @pytest.mark.parametrize(
     ("by", "lifetime", "said"),
-    [("  ", _WEEK, "who approves"), ("Ada", timedelta(0), "must be positive")],
+    [("  ", _WEEK, "the person who approves"), ("Ada", timedelta(0), "must be positive")],
 )
 def test_who_and_how_long_must_be_said(
     lake: SmallLake, spark: Session, by: str, lifetime: timedelta, said: str

@@ -181,7 +181,7 @@ def test_where_the_backup_is_is_told_to_who_did_not_say_so(place: Place, marked:
     for url, told in ((None, "not set"), (f"{place.url}-2", f"{place.url}-2")):
         ctx = place.context(backup_url=url)
         planned = plan(ctx, ALL)
-        (warning,) = [one for one in planned["warnings"] if "what was swept" in one]
+        (warning,) = [one for one in planned["warnings"] if "the swept objects" in one]
         # Nobody has looked into that backup: nothing is known to be lost.
         assert planned["lost"]["objects"] == 0
         assert planned["not_known"]["objects"] == len(marked.candidates)
