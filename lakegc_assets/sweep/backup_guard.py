@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-import pyarrow as pa
-
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subject_of
@@ -27,7 +26,7 @@ from lakegc_assets.wording import counted
 _BEGUN: Final = f"{ledger.ASSET}/backup.json"
 #: Columns of the outcomes of a backup that say why it lacks a copy.
 _REASONS: Final = ("address", "outcome", "error_code")
-LACKING: Final = pa.schema([("address", pa.string()), ("size", pa.int64()), ("why", pa.string())])
+LACKING: Final = schema("address string, size bigint, why string")
 
 
 def spare_what_is_not_backed_up(

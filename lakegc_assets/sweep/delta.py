@@ -20,6 +20,7 @@ from typing import Final
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.errors import NoTableError
@@ -60,16 +61,9 @@ from lakegc_assets.sweep.delta_extension import HELD, CommitFiles, KnownCommits,
 from lakegc_assets.sweep.liveness_look import Fingerprint, fingerprint_of
 
 STAGED: Final = "it is staged on a branch now"
-SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
+SPARED: Final = schema("address string, why string")
 #: Objects to spare. If ``certain`` is false, an object is not proven to be alive.
-CAME_BACK: Final = pa.schema(
-    [
-        ("address", pa.string()),
-        ("size", pa.int64()),
-        ("why", pa.string()),
-        ("certain", pa.bool_()),
-    ]
-)
+CAME_BACK: Final = schema("address string, size bigint, why string, certain boolean")
 #: Seconds for which lakeFS may be asked for the objects that it serves.
 _ASKING_S: Final = 120.0
 
@@ -353,7 +347,7 @@ class DeltaMarks:
         return answered(self.ctx, inquiry)
 
 
-_LAST_PARTS: Final = pa.schema([("last_part", pa.string())])
+_LAST_PARTS: Final = schema("last_part string")
 _NO_RANGES: Final = COUNTED.empty_table()
 _OF_PATHS: Final = ("range_id", "pattern")
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, read_values, write_values
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_range, etag_hashes
@@ -55,8 +56,8 @@ _COMMITS: Final = pa.schema(
         ("paths", pa.list_(pa.string())),
     ]
 )
-_HEADS: Final = pa.schema([("branch", pa.string()), ("commit_id", pa.string())])
-_RANGES: Final = pa.schema([("range_id", pa.string())])
+_HEADS: Final = schema("branch string, commit_id string")
+_RANGES: Final = schema("range_id string")
 HELD: Final = "an active commit holds it now"
 ALIKE: Final = "it looks like what a branch has now"
 #: Most metaranges, and most ranges, that a task reads for one extension.
@@ -66,7 +67,7 @@ _THREADS: Final = 8
 _LISTS: Final = 3
 _NOT_ASKED: Final[Mapping[str, str]] = MappingProxyType({})
 _MD5: Final = "^[0-9a-f]{32}$"
-_LOOKS: Final = pa.schema([("size", pa.int64()), ("etag_hash", pa.int64())])
+_LOOKS: Final = schema("size bigint, etag_hash bigint")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.artifacts import AttemptArtifacts
@@ -30,16 +31,9 @@ DONE: Final = ("deleted", "already_missing", "spared", "locked", "put_back")
 GONE: Final = ("deleted", "already_missing")
 #: Outcome of an object that was deleted, is needed after all, and is back.
 PUT_BACK: Final = "put_back"
-SWEPT: Final = pa.schema(
-    [
-        ("address", pa.string()),
-        ("size", pa.int64()),
-        ("outcome", pa.string()),
-        ("error_code", pa.string()),
-        ("detail", pa.string()),
-        ("at", pa.timestamp("us", "UTC")),
-        ("version", pa.string()),
-    ],
+SWEPT: Final = schema(
+    "address string, size bigint, outcome string, error_code string, detail string",
+    "at timestamp, version string",
 )
 _NOTHING: Final = SWEPT.empty_table()
 _DONE: Final = pa.array(DONE)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part, write_part
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
@@ -29,19 +30,12 @@ from lakegc_assets.sweep import relations
 from lakegc_assets.sweep.delta import CAME_BACK
 from lakegc_assets.sweep.ledger import ASSET, FOLDER, GONE, SWEPT, THREADS, ledger_keys, read_file
 
-_ADDRESSES: Final = pa.schema([("address", pa.string())])
+_ADDRESSES: Final = schema("address string")
 _COMPARED: Final = pa.schema([(n, pa.int64()) for n in ("recorded", "strangers", "untold")])
-_TOTALS: Final = pa.schema(
-    [
-        ("outcome", pa.string()),
-        ("kept", pa.bool_()),
-        ("space", pa.string()),
-        ("objects", pa.int64()),
-        ("bytes", pa.int64()),
-        ("first", pa.timestamp("us", "UTC")),
-    ]
+_TOTALS: Final = schema(
+    "outcome string, kept boolean, space string, objects bigint, bytes bigint, first timestamp",
 )
-_PUT_BACK: Final = pa.schema([("address", pa.string()), ("detail", pa.string())])
+_PUT_BACK: Final = schema("address string, detail string")
 _NOTHING: Final = CAME_BACK.empty_table()
 #: Files that one task merges, tasks of one process, and seconds of one core for a file.
 _TOGETHER: Final = 500

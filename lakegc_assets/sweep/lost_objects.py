@@ -8,6 +8,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery import relations
@@ -26,15 +27,7 @@ from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.ledger_state import LedgerState
 
 #: A marked object; the version under which the store keeps it; the etag of its copy.
-LOST: Final = pa.schema(
-    [
-        ("address", pa.string()),
-        ("size", pa.int64()),
-        ("etag", pa.string()),
-        ("version", pa.string()),
-        ("copy_etag", pa.string()),
-    ]
-)
+LOST: Final = schema("address string, size bigint, etag string, version string, copy_etag string")
 
 
 def usable_copies(

@@ -22,6 +22,7 @@ from pyspark.sql.types import TimestampType
 from lakegc_assets.engine import embedded, spark_frames
 from lakegc_assets.engine.database import Database, open_database
 from lakegc_assets.engine.datasets import Part, read_part, write_part
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.engine.relation import F, Window, relation, union_all
 from lakegc_assets.engine.session import Dataset
@@ -34,14 +35,7 @@ from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.frames import Frames
 from lakegc_assets_tests.sessions import SMALL, Session
 
-SCHEMA = pa.schema(
-    [
-        pa.field("address", pa.string(), nullable=False),
-        pa.field("hash", pa.int64(), nullable=False),
-        pa.field("at", pa.timestamp("us", "UTC")),
-        pa.field("odd", pa.bool_()),
-    ]
-)
+SCHEMA = schema("address string not null, hash bigint not null, at timestamp, odd boolean")
 _AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
 _ROWS = 50_000
 
@@ -372,7 +366,7 @@ SELECT a.number FROM (SELECT (i * 7919) % 900000 AS number, max(i) AS most
 FULL JOIN (SELECT (i * 104729) % 900000 AS number, min('folder/' || i) AS folder
            FROM range(900000) t(i) GROUP BY ALL) b ON a.number = b.number
 """
-_NUMBERS = pa.schema([("number", pa.int64())])
+_NUMBERS = schema("number bigint")
 
 
 def test_what_runs_out_of_memory_in_the_middle_is_computed_once_more_in_one_thread(

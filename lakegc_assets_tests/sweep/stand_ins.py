@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.engine.datasets import read_part, read_parts, write_part
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.run.clocks import Moment
 from lakegc_assets.run.connections import Connections
@@ -30,14 +31,7 @@ from lakegc_assets.sweep.task_orders import Orders, Portion, TaskResult, summed
 from lakegc_assets_tests.lake import REPOSITORY
 
 Take = Callable[[DeltaMarks, Dataset], DeltaMark]
-OBJECTS = pa.schema(
-    [
-        ("address", pa.string()),
-        ("size", pa.int64()),
-        ("last_modified", pa.timestamp("us", "UTC")),
-        ("etag", pa.string()),
-    ]
-)
+OBJECTS = schema("address string, size bigint, last_modified timestamp, etag string")
 FAST = Limits(keys=1e9, requests=1e9)
 LONG_AGO = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 

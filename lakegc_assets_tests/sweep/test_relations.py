@@ -10,21 +10,20 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.sweep import relations
 from lakegc_assets.sweep.ledger import SWEPT
 from lakegc_assets_tests.frames import Frames, Rows, check, holds, random_rows
 from lakegc_assets_tests.sweep import twins
 
 BEGAN = datetime(2026, 1, 2, tzinfo=timezone.utc)
-MARKED = pa.schema([("address", pa.string()), ("hash", pa.int64()), ("size", pa.int64())])
-HASHES = pa.schema([("hash", pa.int64())])
-LAST_PARTS = pa.schema([("last_part", pa.string())])
-NAMED = pa.schema([("address", pa.string()), ("why", pa.string())])
+MARKED = schema("address string, hash bigint, size bigint")
+HASHES = schema("hash bigint")
+LAST_PARTS = schema("last_part string")
+NAMED = schema("address string, why string")
 SPARED = pa.schema([*NAMED, ("size", pa.int64()), ("certain", pa.bool_())])
-REFERENCES = pa.schema(
-    [("address", pa.string()), ("repository", pa.string()), ("held", pa.string())]
-)
-ADDRESSES = pa.schema([("address", pa.string())])
+REFERENCES = schema("address string, repository string, held string")
+ADDRESSES = schema("address string")
 
 addresses = st.sampled_from(
     ["", "data/a", "data/s/a", "data/s\n/a/b", "data//a", "data/s/'\"\U0001f600", "data/s/\uffff"]
@@ -88,15 +87,7 @@ def test_outcomes_are_compared_with_what_was_marked(frames: Frames) -> None:
     check(frames, test, rows(SWEPT), rows(MARKED, "address"))
 
 
-TOTALS = pa.schema(
-    [
-        ("outcome", pa.string()),
-        ("kept", pa.bool_()),
-        ("objects", pa.int64()),
-        ("bytes", pa.int64()),
-        ("first", pa.timestamp("us", "UTC")),
-    ]
-)
+TOTALS = schema("outcome string, kept boolean, objects bigint, bytes bigint, first timestamp")
 
 
 def test_one_outcome_of_each_object_counts(frames: Frames) -> None:
@@ -133,7 +124,7 @@ def test_what_is_in_doubt_or_missing_or_was_spared_is_not_thought_to_be_gone(
     holds(frames, relations.thought_gone, twins, SPARED, *given)
 
 
-OBJECTS = pa.schema([("address", pa.string()), ("size", pa.int64()), ("etag", pa.string())])
+OBJECTS = schema("address string, size bigint, etag string")
 TOLD = pa.schema([(name, pa.string()) for name in ("address", "outcome", "error_code")])
 LACKING = pa.schema([*NAMED, ("size", pa.int64())])
 
