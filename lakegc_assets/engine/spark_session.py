@@ -256,20 +256,20 @@ def spark_failure(error: PySparkException | Py4JError) -> ConfigurationError:
     place = place_of(session_settings())
     if place.startswith("sc://"):
         return ConfigurationError(
-            f"the Spark Connect server {place} does not answer: {error}. Is it there, and of the "
-            "version of this pyspark? See docs/clusters.md"
+            f"the Spark Connect server {place} does not answer: {error}. Check that it runs, "
+            "with the version of this pyspark: docs/clusters.md"
         )
     if isinstance(error, Py4JError):
         # Java's own sentence is in the first line that starts with a colon; traces follow it.
         lines = str(error).splitlines()
         said = next((line[2:] for line in lines if line.startswith(": ")), lines[0])
         return ConfigurationError(
-            f"Spark did not start with {place}: {said}. Is its master "
-            "there, and of the version of this pyspark? See docs/clusters.md",
+            f"Spark did not start with {place}: {said}. Check that its master runs, with the "
+            "version of this pyspark: docs/clusters.md",
         )
     return ConfigurationError(
-        f"Spark did not start: {error}. It needs Java 17, 21 or 25: install one, or let JAVA_HOME "
-        "name it",
+        f"Spark did not start: {error}. It needs Java 17, 21 or 25: install one, or set JAVA_HOME "
+        "to its folder",
     )
 
 

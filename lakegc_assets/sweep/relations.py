@@ -132,7 +132,7 @@ def not_backed_up(marked: DataFrame, held: DataFrame, told: DataFrame) -> DataFr
     rows = lacking.join(told.select("address", "outcome", "error_code"), "address", "left")
     copied = F.col("outcome") == "copied"
     outcome = F.when(copied, F.lit("the copy is gone or another")).otherwise(
-        F.coalesce(F.col("outcome"), F.lit("?"))
+        F.coalesce(F.col("outcome"), F.lit("no outcome is recorded"))
     )
     code = F.coalesce(F.col("error_code"), F.lit(""))
     reason = F.trim(F.concat(F.lit("not in the backup: "), outcome, F.lit(" "), code))

@@ -81,7 +81,7 @@ def not_backed_up(marked: Rows, held: Rows, told: Rows) -> list[Row]:
     said = {row["address"]: row for row in told}
 
     def why(address: str) -> str:
-        one = said.get(address, {"outcome": "?", "error_code": None})
+        one = said.get(address, {"outcome": "no outcome is recorded", "error_code": None})
         copied = one["outcome"] == "copied"
         outcome = "the copy is gone or another" if copied else one["outcome"]
         return f"not in the backup: {outcome} {one['error_code'] or ''}".strip(" ")
