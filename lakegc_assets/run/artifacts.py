@@ -102,7 +102,7 @@ def validate_run_id(run: str) -> str:
 
 
 @dataclass(frozen=True)
-class Manifest(JsonRecord, damaged="mark again"):
+class Manifest(JsonRecord, damaged="mark again under a new id"):
     """The record of an asset's files in one attempt, with the digest of the previous manifest.
 
     Attempt, namespace and cutoff are equal in all manifests of a chain.
@@ -157,7 +157,7 @@ class Manifest(JsonRecord, damaged="mark again"):
         if values["schema_version"] != SCHEMA_VERSION:
             raise IntegrityError(
                 f"{where} has schema version {values['schema_version']}, this is version "
-                f"{SCHEMA_VERSION}: mark again with this version. Objects that a sweep of it "
+                f"{SCHEMA_VERSION}: mark again under a new id. Objects that a sweep of it "
                 "deleted can be restored with the version of lakegc that made it",
             )
 
@@ -447,7 +447,9 @@ class AttemptArtifacts:
         expected = (asset, self.repository, self.run, self.attempt)
         found = (manifest.asset, manifest.repository, manifest.run, manifest.attempt)
         if found != expected:
-            raise IntegrityError(f"{where} belongs to {found}, not to {expected}: mark again")
+            raise IntegrityError(
+                f"{where} belongs to {found}, not to {expected}: mark again under a new id"
+            )
         return manifest
 
     def manifest(self, asset: str) -> Manifest:
@@ -458,10 +460,10 @@ class AttemptArtifacts:
         """
         manifest = self.recorded(asset)
         self.require_files(manifest, "something removed or cut it. Mark again under a new id")
-        if sum(part.rows for part in manifest.parts.get("data", ())) != manifest.rows:
+        if (rows := sum(part.rows for part in manifest.parts.get("data", ()))) != manifest.rows:
             raise IntegrityError(
                 f"{self.url}/{asset}/manifest.json has {manifest.rows} rows, and its files have "
-                "not: mark again"
+                f"{rows}: mark again under a new id"
             )
         return manifest
 
@@ -528,5 +530,7 @@ class AttemptArtifacts:
 
     def _parts(self, manifest: Manifest, part: str) -> Sequence[Part]:
         if part not in manifest.parts:
-            raise IntegrityError(f"{self.url}/{manifest.asset} has no part {part!r}: mark again")
+            raise IntegrityError(
+                f"{self.url}/{manifest.asset} has no part {part!r}: mark again under a new id"
+            )
         return manifest.parts[part]
