@@ -128,10 +128,7 @@ def active_commits_complete(context: Case) -> CheckResult:
     name = "active_commits_complete"
     rows = context.attempt.read("active_commits", "heads").to_pylist()
     heads = {row["branch"]: row["commit_id"] for row in rows}
-    active = set(
-        context.attempt.read("active_commits", columns=["commit_id"])["commit_id"].to_pylist()
-    )
-    expected = set(heads.values())
+    active, expected = context.active, set(heads.values())
     rules = context.chain["active_commits"].facts["rules"]
     if rules is not None:
         start = context.chain["store_listing"].start

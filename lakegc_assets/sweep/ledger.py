@@ -158,6 +158,4 @@ def outcome_rank(rows: pa.Table) -> pa.ChunkedArray:
 
 def done(outcomes: pa.Table) -> pa.Table:
     """Return the rows with final outcomes (``DONE``)."""
-    if not outcomes.num_rows:
-        return outcomes
     return outcomes.filter(pc.is_in(outcomes["outcome"], _DONE))

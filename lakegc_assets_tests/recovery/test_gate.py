@@ -153,5 +153,5 @@ def test_what_an_earlier_try_deleted_without_a_backup_is_not_said_to_be_in_it(
     check_swept(place.lake, marked, {})
     told = undoable(facts, datetime.now(timezone.utc))
     count = len(marked.candidates)
-    assert f"(trash), but for {count} objects" in told
-    assert f"until that is pruned, but for {count} objects" in told
+    assert f"(trash), except for {count} objects" in told
+    assert f"until that is pruned, except for {count} objects" in told
