@@ -51,8 +51,8 @@ _RESTORED: Final = (
     f"If they were restored while the mark was made, mark again. Otherwise {_ATTACHED}"
 )
 _DISAGREE: Final = (
-    "The range is damaged, or one of the two readers is wrong. If a copy of the bucket has another "
-    "content of this file, restore it from there; otherwise please report it, with the file"
+    "The range is damaged, or one of the two readers is wrong. If a backup of the bucket has "
+    "another content of this file, restore it from there; otherwise please report it, with the file"
 )
 
 
