@@ -163,7 +163,7 @@ def test_a_damaged_ledger_is_told(attempt: AttemptArtifacts, read: Read) -> None
     ledger.record(attempt.store(), "1", [Outcome("a", 1, "deleted")])
     (file,) = Path(attempt.url, ledger.ASSET, "ledger").iterdir()
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(IntegrityError, match=r"1\.parquet is damaged .*Put it back as it was"):
+    with pytest.raises(IntegrityError, match=r"1\.parquet is damaged .*Restore the file"):
         read()
 
 

@@ -212,7 +212,7 @@ def test_a_manifest_that_counts_other_rows_than_its_files_have(
     lake: SmallLake, spark: Session, asset: str
 ) -> None:
     alter_manifest(lake, asset, rows=1)
-    refused(lake.context(spark), lake, IntegrityError, "has 1 rows, and its files have not")
+    refused(lake.context(spark), lake, IntegrityError, "has 1 rows, and its files have [0-9]+: ")
 
 
 def test_a_later_cutoff_in_the_last_manifest(lake: SmallLake, spark: Session) -> None:

@@ -62,7 +62,7 @@ def test_a_rule_that_ends_pins_is_told(swept: Swept, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(LocalStore, "expires_after", lambda _store, keys: [*map(days.get, keys)])
     (told,) = (one for one in restore(place.context(), ALL).facts["warnings"] if "rule" in one)
     assert "removes what is older than 7 days" in told
-    assert f"/{FOLDER}: holds and pins are there" in told
+    assert f"/{FOLDER}: sweeps need its holds and pins" in told
 
 
 def test_what_cannot_be_read_when_it_is_back_is_told(
