@@ -26,7 +26,7 @@ def whether_undone(recovery: Recovery, backup_url: str | None) -> str:
     """Return a sentence on the undo of a sweep to come, with or without a backup of its mark."""
     if recovery.kind == "unknown":
         also = " from the store, besides from its backup" if backup_url else ""
-        return f"it is not known whether this sweep can be undone{also}: {recovery.notice}"
+        return f"it is not known if this sweep can be undone{also}: {recovery.notice}"
     if recovery.kind == "nothing" and backup_url:
         return f"this sweep can be undone from its backup only ({recovery.notice})"
     if recovery.kind == "nothing":
@@ -59,41 +59,41 @@ def undoable(facts: Mapping[str, Any], now: datetime) -> str:
 def _of_this_try(facts: Mapping[str, Any], now: datetime) -> str:
     recovery, backup = facts["recovery"], facts["backup"]
     in_backup = f"from the backup {backup} until that is pruned" if backup else ""
-    in_backup += _but_for(facts.get("not_in_backup", 0)) if backup else ""
+    in_backup += _except_for(facts.get("not_in_backup", 0)) if backup else ""
     not_kept = facts.get("not_kept", 0)
     all_without_trash = not_kept and not_kept == facts["outcomes"]["deleted"]["objects"]
     if recovery["kind"] == "nothing" or (all_without_trash and not in_backup):
         if in_backup:
-            return f"what was deleted can be had back {in_backup}"
-        earlier = "an earlier try deleted it without trash"
+            return f"the deleted objects can be restored {in_backup}"
+        earlier = "an earlier try deleted them without trash"
         because = earlier if all_without_trash else recovery["notice"]
-        return f"what was deleted cannot be had back: {because}"
+        return f"the deleted objects cannot be restored: {because}"
     if recovery["kind"] == "unknown":
         if in_backup:
-            return f"what was deleted can be had back {in_backup}"
-        return f"whether what was deleted can be had back is not known: {recovery['notice']}"
-    more = _but_for(not_kept) + (f"; and {in_backup}" if in_backup else "")
+            return f"the deleted objects can be restored {in_backup}"
+        return f"it is not known if the deleted objects can be restored: {recovery['notice']}"
+    more = _except_for(not_kept) + (f"; and {in_backup}" if in_backup else "")
     what = recovery["kind"].replace("_", " ")
     if recovery["until"] is None:
-        return f"what was deleted can be had back ({what}), until when is not known{more}"
+        return f"the deleted objects can be restored ({what}); the end is not known{more}"
     until = datetime.fromisoformat(recovery["until"])
     verb = "can" if now < until else "could"
-    return f"what was deleted {verb} be had back until {until:%Y-%m-%d %H:%M} UTC ({what}){more}"
+    return f"the deleted objects {verb} be restored until {until:%Y-%m-%d %H:%M} UTC ({what}){more}"
 
 
-def _but_for(objects: int) -> str:
+def _except_for(objects: int) -> str:
     """Return a clause on objects that the store or backup lacks; older sweeps have no number."""
     if not objects:
         return ""
     those = counted(objects, "object", "objects")
     are = "is" if objects == 1 else "are"
-    return f", but for {those} that an earlier try deleted, and that {are} not there"
+    return f", except for {those} that an earlier try deleted and that {are} not there"
 
 
 def _of_earlier_tries(objects: int) -> str:
     if not objects:
         return ""
     return (
-        f"; of {counted(objects, 'object')} that an earlier try deleted nobody knows whether the "
-        f"store kept {'it' if objects == 1 else 'them'}: its settings may have been others then"
+        f"; the store may not have kept {counted(objects, 'object')} that an earlier try deleted, "
+        "since its settings may have been different then"
     )

@@ -45,8 +45,8 @@ def test_a_backup_outlasts_the_store_and_what_is_over_is_said_to_be() -> None:
 @pytest.mark.parametrize(
     ("deleted", "words"),
     [
-        (6, "what was deleted cannot be had back: an earlier try deleted it without trash"),
-        (7, "what was deleted can be had back until 2026-11-29 07:30 UTC (trash), but for 6"),
+        (6, "the deleted objects cannot be restored: an earlier try deleted them without trash"),
+        (7, "the deleted objects can be restored until 2026-11-29 07:30 UTC (trash), except for 6"),
     ],
 )
 def test_trash_that_began_after_the_deletes_brings_nothing_back(deleted: int, words: str) -> None:
