@@ -203,7 +203,8 @@ def _check_result(found: Mapping[str, Freshness], silence: str = "") -> dict[str
     """The result of the check: passed or not, a sentence, and a table of stale repositories."""
     stale = {name: one for name, one in sorted(found.items()) if not one.passed}
     of = counted(len(found), "repository", "repositories")
-    said = f"{len(stale)} of {of} {'was' if len(stale) == 1 else 'were'} not marked for too long"
+    verb = "was" if 1 in {len(stale), len(found)} else "were"
+    said = f"{len(stale)} of {of} {verb} not marked for too long"
     if stale:
         said += f": {', '.join(stale)}"
     rows = [

@@ -247,6 +247,16 @@ def test_staleness_is_known_and_reported_without_lakefs(
     assert (len(posted), len(results(daemon))) == (1, 3)
 
 
+def test_a_server_with_one_repository_has_its_check_in_the_singular(
+    site: Site, daemon: Daemon
+) -> None:
+    make(site, "only", utc_now())
+    stale(daemon, utc_now())
+    ((passed, said),) = results(daemon)
+    assert passed
+    assert said == "0 of 1 repository was not marked for too long"
+
+
 def _run_of(daemon: Daemon, repository: str) -> str:
     daemon.instance.add_dynamic_partitions("run", ["m1"])
     request = dg.RunRequest(partition_key=partition_key(repository, "m1"))
