@@ -11,6 +11,7 @@ all of its ranges.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -30,10 +31,13 @@ from lakegc_assets.mark.installation import MARKER, known_server
 from lakegc_assets.mark.live_ranges import live_ranges
 from lakegc_assets.mark.other_repositories import Other, heads_of, staged_addresses, tables_of
 from lakegc_assets.mark.ranges import wanted
+from lakegc_assets.run.clocks import NEVER, SYSTEM_CLOCKS
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.values import LISTING_SCHEMA
 
 _LAKEFS = "_lakefs/"
+#: Seconds after which the repositories are read again for references.
+_LOOK_LIFETIME_S: Final = 600.0
 #: Number of staged addresses in memory at a time.
 STAGED_AT_ONCE: Final = 50_000
 
@@ -83,19 +87,47 @@ def remove_namespace(
         LakegcError: something could not be read, recorded or removed; remove it again.
     """
     place = StorageNamespace.parse(url)
-
-    def require_unnamed(_: Plan) -> None:
-        if named := named_by(server, place):
-            raise RefusedError(f"{place.url()} stays: {named}")
+    look = _Look(server, place)
 
     def require_allowed() -> None:
         _require_nobodys(server, place)
         if why := guarded(server, place):
             raise RefusedError(f"{place.url()} stays: {why}")
+        look.require_recent()
 
     make_plan = partial(plan_namespace, server, url, unclaimed=unclaimed)
     remove = partial(remove_objects, require_allowed=require_allowed)
-    return carry_out(server, place, choices, make_plan, require_unnamed, remove)
+    return carry_out(server, place, choices, make_plan, lambda _: look.take(), remove)
+
+
+@dataclass
+class _Look:
+    """The last look for objects of a place that repositories name.
+
+    A removal may last for hours, and a client may import or stage an object meanwhile.
+    """
+
+    server: Server
+    place: StorageNamespace
+    #: Its end, by ``Clocks.elapsed``, and its length in seconds.
+    ended: float = NEVER
+    took: float = 0.0
+
+    def take(self) -> None:
+        """Look now. Raises RefusedError: a repository names an object, or may."""
+        begun = SYSTEM_CLOCKS.elapsed()
+        if named := named_by(self.server, self.place):
+            raise RefusedError(f"{self.place.url()} stays: {named}")
+        self.ended = SYSTEM_CLOCKS.elapsed()
+        self.took = self.ended - begun
+
+    def require_recent(self) -> None:
+        """Look again if the last look is too old. Raises RefusedError, as ``take`` does.
+
+        If looks take long, they take at most half of the time of the removal.
+        """
+        if SYSTEM_CLOCKS.elapsed() - self.ended >= max(_LOOK_LIFETIME_S, self.took):
+            self.take()
 
 
 def _require_nobodys(server: Server, place: StorageNamespace) -> None:

@@ -31,6 +31,7 @@ from lakegc_assets.leftovers.namespaces import guarded, leftover_namespaces
 from lakegc_assets.leftovers.removal import COPIES, Choices
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.installation import MARKER
+from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import StorageError
@@ -369,6 +370,35 @@ def test_what_another_repository_has_imported_keeps_it(
         RefusedError, match=f"repository 'repo' names, or may name, objects in it, .*{where}"
     ):
         remove(server, without=True)
+    assert address in contents(old)
+
+
+class _Hours(Clocks):
+    """A clock that an hour passes on between two readings."""
+
+    hours = 0
+
+    def elapsed(self) -> float:
+        self.hours += 1
+        return self.hours * 3600.0
+
+
+def test_what_is_imported_during_the_removal_keeps_it(
+    lake: SmallLake, old: Path, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A removal may last for hours: what was read at its begin is not enough."""
+    (address,) = (key for key in contents(old) if key.startswith("data/"))
+    full = Entry(f"{URL}/{address}", size=4, e_tag="0" * 32, address_type=AddressType.FULL)
+
+    def copy_and_import(*args: Any, **options: Any) -> None:
+        copy_object(*args, **options)
+        objects.stage_entry(lake.server.lake, REPOSITORY, "main", "imported", full)
+
+    wanted = choices(server, tmp_path / "backup")
+    monkeypatch.setattr(namespace_removal, "SYSTEM_CLOCKS", _Hours())
+    monkeypatch.setattr("lakegc_assets.leftovers.removal.copy_object", copy_and_import)
+    with pytest.raises(RefusedError, match=r"objects in it, in what is staged on 'main'"):
+        remove_namespace(server, URL, wanted, unclaimed=True)
     assert address in contents(old)
 
 
