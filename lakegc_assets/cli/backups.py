@@ -285,4 +285,5 @@ def _prune_rest(ctx: RunContext, namespace: str) -> None:
         say(f"the trash of {namespace} stays: {error}", err=True)
     # A namespace that does not exist any more has no pins.
     with suppress(ConfigurationError):
-        prune_pins(open_store(namespace, ctx.root.stores))
+        store = open_store(namespace, ctx.root.stores)
+        prune_pins(store, min(ctx.clocks.readings(ctx.lakefs.connect(), store)))

@@ -197,11 +197,14 @@ def _answer(found: dict[str, Any]) -> str:
 def pins(repository: str, prune: bool, as_json: bool) -> None:
     """Show until when marks spare restored objects."""
     from lakegc_assets.cli.site import Site
+    from lakegc_assets.run.clocks import SYSTEM_CLOCKS
     from lakegc_assets.run.pins import prune_pins, read_pins
 
-    store = Site.defined().store(repository)
+    site = Site.defined()
+    store = site.store(repository)
     if prune:
-        known = [(pin, "removed") for pin in prune_pins(store)]
+        times = SYSTEM_CLOCKS.readings(site.lakefs.connect(), store)
+        known = [(pin, "removed") for pin in prune_pins(store, min(times))]
     else:
         now = store.server_time()
         known = [(pin, "lasting" if pin.until > now else "ended") for pin, _ in read_pins(store)]

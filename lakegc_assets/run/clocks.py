@@ -50,6 +50,10 @@ class Clocks:
         """Return the object store's time."""
         return store.server_time()
 
+    def readings(self, client: LakeFSClient, store: ObjectStore) -> tuple[datetime, ...]:
+        """Return the times of this machine, of the lakeFS server and of the object store."""
+        return self.now(), self.of_lakefs(client), self.of_store(store)
+
     def elapsed(self) -> float:
         """Return seconds of a machine clock that is never set, and that counts suspension."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)

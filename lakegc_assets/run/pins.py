@@ -150,14 +150,16 @@ def among(pins: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
     return pins.filter(strings.among(pins["address"], addresses))
 
 
-def prune_pins(store: ObjectStore) -> list[Pin]:
+def prune_pins(store: ObjectStore, now: datetime) -> list[Pin]:
     """Remove the pins that have ended, and return them.
+
+    ``now``: the earliest of all clocks (``Clocks.readings``), UTC: a store with a wrong clock must
+        not end pins, since marks would take their objects once the clock is right again.
 
     Raises:
         IntegrityError: a pin is damaged; nothing was removed.
         StorageError: the store did not remove one of them.
     """
-    now = store.server_time()
     ended = [pin for pin, _ in read_pins(store) if pin.until <= now]
     # On a store with conditional deletes, a pin that was written again meanwhile stays.
     etags = {pin.key: pin.etag for pin in ended}

@@ -333,7 +333,7 @@ def pin_unclear(ctx: RunContext, store: ObjectStore, alarms: Sequence[Alarm], ho
     if not unclear or not ctx.settings.pin_lifetime:
         return
     runs = ", ".join(sorted({alarm.run for alarm in alarms}))
-    until = store.server_time() + ctx.settings.pin_lifetime
+    until = max(ctx.clocks.readings(ctx.client, store)) + ctx.settings.pin_lifetime
     pin = Pin(
         f"hold-{hold_id}", until, runs, "its loss was accepted, and not verified", len(unclear)
     )

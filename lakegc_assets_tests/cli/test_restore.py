@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from lakegc_assets.cli.main import main
 from lakegc_assets.lakefs.errors import GoneError
+from lakegc_assets.storage.local import LocalStore
 from lakegc_assets_tests.site import Completed, Site
 
 PAGE = (Path(__file__).parents[2] / "docs" / "undo.md").read_text()
@@ -185,6 +186,21 @@ def test_pins_that_ended_are_removed(site: Site) -> None:
     assert pin["state"] == "ended"
     assert pin["pin"] in done("lakegc pins short --prune")
     assert json.loads(done("lakegc pins short --json")) == []
+
+
+@pytest.mark.usefixtures("reported")
+def test_a_store_whose_clock_is_ahead_ends_no_pin(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.tell("ahead")
+    done("lakegc mark ahead --run first")
+    done("lakegc restore ahead --run first --all")
+    later = datetime.now(timezone.utc) + timedelta(days=365)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "server_time", lambda _: later)
+        assert "no pins that have ended" in follow("lakegc pins ahead --prune").stderr
+    (pin,) = json.loads(done("lakegc pins ahead --json"))
+    assert pin["state"] == "lasting"
 
 
 def test_what_nobody_has_is_a_failure_which_a_dry_run_names(site: Site) -> None:

@@ -119,7 +119,7 @@ def test_a_damaged_pin_is_an_error(store: LocalStore, damage: object) -> None:
     with pytest.raises(IntegrityError, match=r"pins/torn\.parquet is damaged"):
         pinned(store)
     with pytest.raises(IntegrityError, match=r"pins/torn\.parquet is damaged"):
-        prune_pins(store)
+        prune_pins(store, store.server_time())
     assert store.exists(f"{PINS}whole.parquet")
 
 
@@ -134,9 +134,9 @@ def test_only_pins_that_ended_are_pruned(store: LocalStore) -> None:
     pin(store, "lasting", 1, "data/a")
     pin(store, "ended", -1, "data/b")
     pin(store, "too", -2, "data/c")
-    assert sorted(found.id for found in prune_pins(store)) == ["ended", "too"]
+    assert sorted(found.id for found in prune_pins(store, store.server_time())) == ["ended", "too"]
     assert [found.id for found, _ in read_pins(store)] == ["lasting"]
-    assert prune_pins(store) == []
+    assert prune_pins(store, store.server_time()) == []
 
 
 @pytest.mark.parametrize("at", range(1, 5))
@@ -159,9 +159,9 @@ def test_pruning_that_is_killed_is_ended_by_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(LocalStore, "delete_file", killed)
         with pytest.raises(Killed):
-            prune_pins(store)
+            prune_pins(store, store.server_time())
     assert pinned(store)["address"].to_pylist() == ["data/a"]
-    prune_pins(store)
+    prune_pins(store, store.server_time())
     assert [found.id for found, _ in read_pins(store)] == ["lasting"]
 
 
@@ -176,7 +176,7 @@ def test_a_pin_that_was_written_again_while_pins_are_pruned_stays(
         return delete(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(LocalStore, "delete_file", after_a_restore)
-    assert prune_pins(store) == []
+    assert prune_pins(store, store.server_time()) == []
     assert pinned(store)["address"].to_pylist() == ["data/a"]
 
 
@@ -189,4 +189,4 @@ def test_a_pin_that_cannot_be_removed_is_an_error(
     with pytest.raises(
         StorageError, match=r"pins of .*: 1 object could not be removed.*AccessDenied"
     ):
-        prune_pins(store)
+        prune_pins(store, store.server_time())

@@ -28,7 +28,8 @@ def prune(world: World, ctx: RunContext, backup_url: str | None = None) -> None:
     with world.alone(ctx):
         prune_trash(ctx, NAMESPACE, lambda: None)
     ctx = ctx.connect()
-    prune_pins(ctx.connections.store())
+    store = ctx.connections.store()
+    prune_pins(store, min(ctx.clocks.readings(ctx.client, store)))
 
 
 def _prune_backups(world: World, ctx: RunContext, backup_url: str) -> None:

@@ -249,7 +249,7 @@ def test_pins_that_are_locked_have_not_gone(tmp_path: Path, locked: set[str]) ->
     write_pin(store, Pin("one", ended, RUN, "it was restored", 1), pa.array(["data/a"]))
     locked.add("")
     with pytest.raises(StorageError, match=r"pins of .*: 1 object could not be removed"):
-        prune_pins(store)
+        prune_pins(store, store.server_time())
 
 
 def test_space_is_added_up_by_what_is_known_of_it() -> None:

@@ -129,7 +129,9 @@ def _restore(ctx: RunContext, choice: Choice, lease: Lease) -> Manifest:
     if _undone(space, _settled(space, _outcomes(space, restore_id))):
         restore_id = record.begin(attempt, begun, name, _NONE)
     sample = choose_sample(space, chain["deletion_candidates"], found.chosen)
-    until = pin_chosen(space, restore_id, found.chosen, now + lasting)
+    # A clock that is behind must not end the pins early.
+    latest = max(ctx.clocks.readings(ctx.client, store))
+    until = pin_chosen(space, restore_id, found.chosen, latest + lasting)
     lease.require()
     early = _bring_back(space, restore_id, found, lease)
     lease.require()

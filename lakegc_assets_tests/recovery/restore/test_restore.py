@@ -25,6 +25,7 @@ from lakegc_assets.run.pins import PINS, read_pins, write_pin
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease import repository_lease
@@ -116,6 +117,20 @@ def test_restored_objects_are_pinned_and_the_next_mark_leaves_them_alone(
     write_pin(store, replace(pin, until=datetime.now(timezone.utc)), addresses)
     for run in ("after", "later"):
         assert candidates(mark(place.context(run))) == marked.candidates
+
+
+@from_anywhere_the_same
+def test_a_store_whose_clock_is_behind_does_not_end_the_pin_early(
+    swept: Swept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the clock is right again, the next mark must not take what was restored."""
+    place, _ = swept
+    now = datetime.now(timezone.utc)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "server_time", lambda _: now - timedelta(days=365))
+        restore(place.context(), ALL)
+    ((pin, _),) = read_pins(place.lake.store)
+    assert pin.until - now > timedelta(days=29)
 
 
 @from_anywhere_the_same
