@@ -63,8 +63,7 @@ def require_one_server(client: LakeFSClient, repository: str, store: ObjectStore
         OtherServerError: the marker names another repository or server.
         IntegrityError: the marker is damaged.
     """
-    made = client.repository(repository).creation_date
-    mine = Server(client.installation_id(), repository, made)
+    mine = _present(client, repository)
     known = _read(store)
     if known is None:
         with suppress(PreconditionFailedError):
@@ -72,19 +71,24 @@ def require_one_server(client: LakeFSClient, repository: str, store: ObjectStore
         # Read again: without conditional writes, another process may have written the marker last.
         known = _read(store) or (mine, "")
     theirs, etag = known
-    if not mine.is_same(theirs):
-        raise OtherServerError(
-            f"{store.url} is collected by another lakeFS server or repository ({theirs}), and this "
-            f"one ({mine}) does not know what that one needs. Collect with the one that is in use. "
-            "If the server was moved, or the repository was made anew, and nothing else uses the "
-            f"namespace, remove {store.url}/{MARKER} and mark again"
-        )
+    _require_same(mine, theirs, store)
     if mine.installation_id and not theirs.installation_id:
         try:
             store.put_if_match(MARKER, mine.to_bytes(), etag)
         except PreconditionFailedError:
             return require_one_server(client, repository, store)
     return BY_ID if mine.installation_id else BY_DATE
+
+
+def require_no_other_server(client: LakeFSClient, repository: str, store: ObjectStore) -> None:
+    """Refuse a namespace that another repository collects, without writing a marker.
+
+    Raises:
+        OtherServerError: the marker names another repository or server.
+        IntegrityError: the marker is damaged.
+    """
+    if (theirs := known_server(store)) is not None:
+        _require_same(_present(client, repository), theirs, store)
 
 
 def known_server(store: ObjectStore) -> Server | None:
@@ -95,6 +99,21 @@ def known_server(store: ObjectStore) -> Server | None:
     """
     known = _read(store)
     return known and known[0]
+
+
+def _present(client: LakeFSClient, repository: str) -> Server:
+    made = client.repository(repository).creation_date
+    return Server(client.installation_id(), repository, made)
+
+
+def _require_same(mine: Server, theirs: Server, store: ObjectStore) -> None:
+    if not mine.is_same(theirs):
+        raise OtherServerError(
+            f"{store.url} is collected by another lakeFS server or repository ({theirs}), and this "
+            f"one ({mine}) does not know what that one needs. Collect with the one that is in use. "
+            "If the server was moved, or the repository was made anew, and nothing else uses the "
+            f"namespace, remove {store.url}/{MARKER} and mark again"
+        )
 
 
 def _read(store: ObjectStore) -> tuple[Server, str] | None:

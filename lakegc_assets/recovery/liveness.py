@@ -14,8 +14,10 @@ from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark import relations as mark_relations
-from lakegc_assets.mark.commits import Liveness, find_liveness
+from lakegc_assets.mark.commits import Liveness, Refs, find_liveness, refs_of
+from lakegc_assets.mark.earlier_marks import latest_marks
 from lakegc_assets.mark.etags import EtagFiles
+from lakegc_assets.mark.installation import require_no_other_server
 from lakegc_assets.mark.listing_pages import listing_rows
 from lakegc_assets.mark.live_ranges import live_ranges, read_live, read_path_ranges
 from lakegc_assets.mark.lookups import Inquiry
@@ -24,11 +26,12 @@ from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.served import served_candidates
 from lakegc_assets.mark.uncommitted import listed_once, prepare_uncommitted, read_staged
 from lakegc_assets.recovery.workspace import Workspace
-from lakegc_assets.run.artifacts import LISTING
+from lakegc_assets.run.artifacts import LISTING, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.pins import pinned
 from lakegc_assets.run.scratch import Folder
+from lakegc_assets.run.settings import recorded_retain
 
 NEEDED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
 _LAST_PARTS: Final = pa.schema([("last_part", pa.string())])
@@ -42,14 +45,16 @@ def needed_now(space: Workspace, namespace: str, objects: Dataset) -> Dataset:
     """Return the given objects that must not be lost (``NEEDED``), each address once, ordered.
 
     Staged objects are read before the commits, so an object that is committed meanwhile is seen.
-    Tagged commits count, whatever the settings say. Anything unknown counts as needed.
+    Tagged commits count, whatever the settings say, and so do the rules of ``retain`` of the latest
+    marks. Anything unknown counts as needed.
 
     ``objects``: address and size, relative to the namespace; an address may occur with several
     sizes.
 
     Raises:
-        RefusedError: the repository is at another namespace now.
-        LakegcError: lakeFS or the store did not answer.
+        RefusedError: the repository is at another namespace now, or another repository or server
+            collects the namespace.
+        LakegcError: lakeFS or the store did not answer, or a list of branches or tags is cut.
     """
     settings = space.ctx.settings.changed(protect_tags=True)
     ctx = replace(space.ctx, settings=settings).connect()
@@ -59,11 +64,20 @@ def needed_now(space: Workspace, namespace: str, objects: Dataset) -> Dataset:
             f"not at {namespace}: run this command again"
         )
     store, files, folder = ctx.connections.store(), space.attempt.store(), space.folder
+    # A copy of a server, or a repository made anew, may lack the commits that need these objects.
+    require_no_other_server(ctx.client, ctx.repository, store)
     now = ctx.check_clocks(ctx.client, store)
     lists = prepare_uncommitted(ctx)
     staged = read_staged(ctx, files, f"{folder}staged/", lists.keys)
     # Without a run id: marks of this run count like marks of other runs.
-    liveness = find_liveness(replace(ctx, run=""), now)
+    manifests: dict[str, Manifest] = {}
+    marks = latest_marks(replace(ctx, run=""), manifests).marks
+    # A mark may have got its rules by an option, which a prune does not have.
+    retain = settings.retained | recorded_retain(one.manifest.facts for one in marks)
+    ctx = replace(ctx, settings=settings.changed(retain=retain.to_json()))
+    # A list of branches or tags that lacks one of these is cut.
+    known = refs_of(ctx, *marks[0]) if marks else Refs()
+    liveness = find_liveness(replace(ctx, run=""), now, known, manifests=manifests)
     ids = liveness.active_metaranges()
     ranges = live_ranges(ctx, ids, every=liveness.rules is None).ranges
     live = read_live(ctx, ranges, files, f"{folder}live/")

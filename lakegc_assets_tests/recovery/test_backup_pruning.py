@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.mark.installation import MARKER
 from lakegc_assets.recovery import backup_pruning
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record, all_backups
@@ -106,6 +108,47 @@ def test_the_only_copy_of_what_is_needed_now_stays(
     swept.lake.store.put(address, before[address])
     assert prune(swept) == {NAME: ""}
     assert left(swept) == 0
+
+
+@anywhere_the_same
+def test_a_copy_of_the_server_prunes_nothing(swept: Place) -> None:
+    """It may lack the commits and branches that need the copies."""
+    store = swept.lake.store
+    told = json.loads(store.get(MARKER))
+    store.put(MARKER, json.dumps(told | {"creation_date": 1}).encode())
+    kept = prune(swept, NAME)[NAME]
+    assert "is collected by another lakeFS server or repository" in kept
+    store.put(MARKER, json.dumps(told).encode())
+    assert prune(swept, dry_run=True) == {NAME: ""}
+
+
+@anywhere_the_same
+def test_rules_that_the_last_mark_got_by_an_option_keep_copies(swept: Place) -> None:
+    mark(swept.context("later", retain={"branches": {"main": {"last_commits": 10, "days": 1}}}))
+    kept = prune(swept, dry_run=True)[NAME]
+    assert kept.startswith("it holds the only copy of ")
+    assert "an active commit holds it" in kept
+
+
+@anywhere_the_same
+def test_a_list_that_lacks_a_branch_or_tag_of_the_last_mark_prunes_nothing(
+    swept: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept.lake.client.create_branch(REPOSITORY, "zone", "main")
+    swept.lake.client.create_tag(REPOSITORY, "zero", "main")
+    mark(swept.context("later"))
+    listed = LakeFSClient.branches
+
+    def cut(*asked: Any, **more: Any) -> Iterator[Any]:
+        return (one for one in listed(*asked, **more) if one.id != "zone")
+
+    for name, short in (("branches", cut), ("tags", lambda *_, **__: iter(()))):
+        with monkeypatch.context() as patch:
+            patch.setattr(LakeFSClient, name, short)
+            kept = prune(swept, dry_run=True)[NAME]
+            assert kept.startswith("it is not known whether an object of it is needed")
+            assert ("'zone'" if name == "branches" else "'zero'") in kept
+    assert prune(swept, dry_run=True) == {NAME: ""}
 
 
 def test_what_lakefs_serves_and_lists_nowhere_stays(tmp_path: Path, spark: Session) -> None:
