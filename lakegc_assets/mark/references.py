@@ -349,7 +349,8 @@ class _Reading:
             ctx.log.warning(
                 "all commits of %s count as active, since the list of its active commits cannot be "
                 "read: %s",
-                *(other.name, error),
+                other.name,
+                error,
             )
             return None
 

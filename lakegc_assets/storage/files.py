@@ -291,7 +291,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def write_private_file(path: str | os.PathLike[str], content: str) -> None:
-    """Write a file that only its owner can read, atomically and durably. Raises OSError."""
+    """Write a file that only its owner can read, atomically. Raises OSError."""
     _write_atomically(Path(path), content.encode(), 0o600)
 
 
