@@ -248,8 +248,9 @@ def _with_unclear(
     unclear = work.write(rows, "unclear", UNCLEAR, "find entries whose sizes say nothing")
     if not unclear:
         raise IntegrityError(
-            "sizes of entries at branch HEADs differ from those of their objects by what is cached "
-            f"at {work.connections.cache_url}, and none does. Remove that cache and run again"
+            "by the cached evidence, sizes of entries at branch HEADs differ from those of their "
+            "objects, but by the cached entries none does. Remove the folders evidence/ and "
+            f"ranges/ of {work.connections.cache_url}, which a run makes anew, then run again"
         )
     work.ctx.log.warning(
         "entries at branch HEADs have other sizes than their objects, as clients declared them: "
