@@ -135,8 +135,8 @@ def test_parts_of_a_run_as_the_page_says(site: Site, reported: Completed) -> Non
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        ("--run first", 3, "refused: say what to restore"),
-        ("--run first --all --branch main", 3, "refused: say what to restore"),
+        ("--run first", 3, "refused: give one of these"),
+        ("--run first --all --branch main", 3, "refused: give one of these"),
         ("--run first --all --path a", 3, "add --branch"),
         ("--run nothing --all", 3, "there is no mark 'nothing'"),
         ("--run first --address data/none", 3, "1 of these objects is not named by the mark"),
