@@ -224,7 +224,7 @@ def test_a_repository_joins_a_wave_for_a_day_only(site: Site, daemon: Daemon) ->
     """The weekly one is not started by the daily ticks of the others, nor twice by a late one."""
     make(site, "weekly", _SUNDAY - timedelta(days=1))
     assert daemon.schedule(_SUNDAY + timedelta(days=1)) == []
-    assert "of 1 repository none is due" in daemon.skipped[-1]
+    assert "of 1 repository, none is due" in daemon.skipped[-1]
     assert len(daemon.schedule(_SUNDAY + timedelta(hours=23))) == 1
     assert daemon.schedule(_SUNDAY + timedelta(hours=23, minutes=30)) == []
 
