@@ -56,8 +56,8 @@ class AutoLimits(dg.Model, dg.Resolvable):
     )
     growth: Annotated[float | None, Bounds(0, above=True)] = Field(
         default=None,
-        description="the largest factor by which objects and bytes may grow since the last mark; "
-        "2 is twice as much",
+        description="the largest factor by which objects and bytes may grow since the last mark "
+        "that was swept; 2 is twice as much",
     )
     required: Annotated[str, one_of(REQUIRED)] = Field(
         default="nothing",

@@ -237,7 +237,8 @@ class Limits:
 
     Attributes:
         share: share of the listed objects, 0 to 1.
-        growth: factor against the last mark, in objects and in bytes; 2 is twice as much.
+        growth: factor against the last mark that was swept, in objects and in bytes; 2 is twice as
+            much.
         required: one of ``REQUIRED``.
     """
 
@@ -314,17 +315,21 @@ def _exceeded_limits(ctx: RunContext, attempt: AttemptArtifacts, limits: Limits)
 
 
 def _growth(ctx: RunContext, report: Manifest, growth: float) -> list[str]:
-    """Return the growth of a mark against the mark before it, if it exceeds a factor."""
+    """Return the growth of a mark against the last one that was swept, if it exceeds a factor.
+
+    A mark that was not swept allows nothing. It may wait since it has grown itself, or be one of
+    ``gc_rules``, which nobody looks at: the next mark of the same objects would not have grown.
+    """
     last = next(
         (
             mark.manifest
             for mark in earlier(ctx.root, ctx.repository, "gc_report", report.namespace, ctx.run)
-            if mark.manifest.finished <= report.started
+            if mark.manifest.finished <= report.started and mark.attempt.has(ASSET)
         ),
         None,
     )
     if last is None:
-        return ["there is no earlier mark to compare it with"]
+        return ["no earlier mark was swept, so there is none to compare it with"]
     found = []
     for measure in ("objects", "bytes"):
         now, before = report.facts[measure], last.facts[measure]

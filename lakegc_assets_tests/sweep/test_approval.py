@@ -277,7 +277,11 @@ def test_an_unfinished_mark_is_not_approved(lake: SmallLake, spark: Session) -> 
         ("auto", Limits(share=0.0004), "of what was listed, the limit is 0.04%"),
         ("auto", Limits(objects=3), "objects, the limit is 3"),
         ("auto", Limits(bytes=10), "bytes, the limit is 10"),
-        ("auto", Limits(growth=2), "no earlier mark to compare it with"),
+        (
+            "auto",
+            Limits(growth=2),
+            "no earlier mark was swept, so there is none to compare it with",
+        ),
         ("auto", Limits(required="undo"), "undo is required: "),
         ("auto", Limits(required="backup or undo"), "and there is no backup_url"),
         ("auto", Limits(), None),
@@ -346,10 +350,16 @@ def test_a_store_that_gives_back_what_it_keeps_is_enough_where_undo_is_required(
     assert lake.keys() == before
 
 
-def test_growth_is_told_against_the_mark_before(lake: SmallLake, spark: Session) -> None:
-    """The second mark of the same garbage has not grown; against nothing it has."""
+def test_growth_is_told_against_the_last_mark_that_was_swept(
+    lake: SmallLake, spark: Session
+) -> None:
+    """Else a mark that waits, or one that gc_rules has made, would allow the next one as large."""
     ctx: Any = lake.context(spark, run="mark-2")
     mark(ctx)
+    said = waits_for(ctx, "auto", Limits(growth=1))
+    assert said is not None
+    assert "no earlier mark was swept" in said
+    sweep(lake.context(spark))
     assert waits_for(ctx, "auto", Limits(growth=1)) is None
     said = waits_for(ctx, "auto", Limits(growth=0.5))
     assert said is not None
