@@ -6,7 +6,7 @@ after a crash requests the same runs, and Dagster does not start them again.
 
 import json
 import logging
-from collections.abc import Sequence, Sized
+from collections.abc import Container, Sequence, Sized
 from datetime import datetime, timedelta, timezone
 from time import monotonic
 from typing import Any, Final, NamedTuple
@@ -57,6 +57,10 @@ _ASKED: Final = "asked"
 _MADE: Final = "made"
 #: In the cursor: the run key that was added last for people to choose.
 _SPARE: Final = "spare"
+#: In the cursor of ``gc_resume``: the time up to which failed runs were read; and the times of
+#: change of those that were continued, by run id.
+_SINCE: Final = "since"
+_CONTINUED: Final = "continued"
 
 
 def repositories_sensor(collection: Collection) -> dg.SensorDefinition:
@@ -268,16 +272,25 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
         jobs=[job for job in jobs if job.name in map(names.of, RESUMED_JOBS)],
     )
     def resume(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        found = _continued(context, collection, _since(context))
+        since, before = _read_cursor(context)
+        found = _continued(context, collection, since, before)
         if found.problems and not found.requests:
             raise found.problems[0]
         # The next ticks find waiting runs again.
-        cursor = min([found.latest, *found.waiting]).isoformat()
+        up_to = min([found.latest, *found.waiting])
+        # Dagster forgets a run key with its run, and a person who cancels a continued sweep may
+        # delete that run.
+        kept = {
+            run: at
+            for run, at in {**before, **found.continued}.items()
+            if datetime.fromisoformat(at) >= up_to - _BACK
+        }
+        cursor = {_SINCE: up_to.isoformat(), _CONTINUED: kept}
         waiting = len(found.waiting)
         otherwise = (
             f"{counted(waiting, 'run')}: tried again later" if waiting else "no run to continue"
         )
-        return collection.started(found.requests, otherwise, cursor)
+        return collection.started(found.requests, otherwise, json.dumps(cursor, sort_keys=True))
 
     return resume
 
@@ -285,24 +298,31 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
 class _Continued(NamedTuple):
     """Requests that continue failed runs, errors, and times for the cursor.
 
-    ``waiting``: times of the runs that wait. ``latest``: all runs up to this time were read.
+    ``continued``: times of change of the continued runs, by run id. ``waiting``: times of the runs
+    that wait. ``latest``: all runs up to this time were read.
     """
 
     requests: list[dg.RunRequest]
+    continued: dict[str, str]
     problems: list[LakegcError]
     waiting: list[datetime]
     latest: datetime
 
 
 def _continued(
-    context: dg.SensorEvaluationContext, collection: Collection, since: datetime
+    context: dg.SensorEvaluationContext,
+    collection: Collection,
+    since: datetime,
+    before: Container[str],
 ) -> _Continued:
-    """Continue the runs that failed since a time, if possible."""
+    """Continue the runs that failed since a time, if possible, but not those of ``before``."""
     requests: list[dg.RunRequest] = []
+    continued: dict[str, str] = {}
     problems: list[LakegcError] = []
     waiting: list[datetime] = []
     latest, deadline = since, monotonic() + BUDGET_S
-    for record in _failed_since(context.instance, since):
+    failed = _failed_since(context.instance, since)
+    for record in (one for one in failed if one.dagster_run.run_id not in before):
         if requests and monotonic() >= deadline:
             # The next tick reads all of them again, and skips those that were continued.
             latest = since
@@ -334,7 +354,8 @@ def _continued(
             continue
         if found is not None:
             requests.append(found)
-    return _Continued(requests, problems, waiting, latest)
+            continued[run.run_id] = at.isoformat()
+    return _Continued(requests, continued, problems, waiting, latest)
 
 
 def _ended(record: dg.RunRecord) -> datetime:
@@ -361,21 +382,31 @@ def _is_for_good(error: LakegcError) -> bool:
     return isinstance(error, IntegrityError | NotFoundError)
 
 
-def _since(context: dg.SensorEvaluationContext) -> datetime:
-    """The time since which failed runs are read; a day ago if the cursor holds no time."""
+def _read_cursor(context: dg.SensorEvaluationContext) -> tuple[datetime, dict[str, str]]:
+    """The time since which failed runs are read, and the runs that were continued before.
+
+    A day ago, and none, if the cursor holds no time.
+    """
     back = datetime.now(timezone.utc) - _BACK
     if not context.cursor:
-        return back
+        return back, {}
     try:
-        known = datetime.fromisoformat(context.cursor)
+        # The cursor of older versions held only the time.
+        return _aware(context.cursor), {}
     except ValueError:
-        known = None
-    if known is None or known.tzinfo is None:
-        context.log.warning(
-            "the cursor cannot be read, so this sensor starts without one: %s", context.cursor
-        )
-        return back
-    return known
+        memory = remembered(context)
+    try:
+        return _aware(str(memory.get(_SINCE))), dict(memory.get(_CONTINUED, {}))
+    except ValueError:
+        return back, {}
+
+
+def _aware(text: str) -> datetime:
+    """A time with its time zone; a ``ValueError`` for any other text."""
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"{text} has no time zone")
+    return found
 
 
 def _may_go_on(
@@ -458,10 +489,12 @@ def _request(
 
 
 def _sweeps(run: dg.DagsterRun, names: Names) -> bool:
-    """False if a run has a selection of assets or steps that lacks the sweep."""
+    """False if a run has a selection of assets, checks or steps that lacks the sweep."""
     key = names.key(ASSET)
-    steps = run.step_keys_to_execute
-    return (not run.asset_selection or key in run.asset_selection) and (
+    assets, steps = run.asset_selection, run.step_keys_to_execute
+    # A run of checks only has no selection of assets.
+    is_whole = not assets and not run.asset_check_selection
+    return (is_whole or key in (assets or ())) and (
         not steps or key.to_python_identifier() in steps
     )
 

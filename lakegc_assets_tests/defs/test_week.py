@@ -303,6 +303,46 @@ def test_who_asked_for_a_run_is_remembered_when_it_goes_on(site: Site, daemon: D
     assert run.tags["lakegc/resumed"] == "1"
 
 
+def asked_by_hand(site: Site, daemon: Daemon, job: str, *assets: str) -> dg.DagsterRun:
+    """A run of a job, or of some of its assets, that a person has launched."""
+    make(site, "weekly", _SUNDAY - timedelta(days=1))
+    daemon.instance.add_dynamic_partitions("repository", ["weekly"])
+    daemon.instance.add_dynamic_partitions("run", ["by-hand"])
+    request = dg.RunRequest(
+        run_key="by hand",
+        partition_key=partition_key("weekly", "by-hand"),
+        job_name=job,
+        asset_selection=[dg.AssetKey(asset) for asset in assets] or None,
+    )
+    run = daemon.instance.get_run_by_id(daemon.launch(request, job, {}))
+    assert run is not None
+    return run
+
+
+def test_a_continued_run_that_a_person_has_cancelled_and_removed_does_not_start_again(
+    site: Site, daemon: Daemon
+) -> None:
+    """Dagster forgets the run key with the run; no policy would stop a person's sweep."""
+    killed = asked_by_hand(site, daemon, "gc_sweep")
+    daemon.kill(killed.run_id)
+    (again,) = daemon.sensor("gc_resume")
+    run = daemon.instance.get_run_by_id(again)
+    assert run is not None
+    daemon.instance.report_run_canceled(run)
+    daemon.instance.delete_run(again)
+    for _ in range(2):
+        assert daemon.sensor("gc_resume") == []
+
+
+def test_a_cursor_of_an_older_version_holds_the_time_only(site: Site, daemon: Daemon) -> None:
+    killed = asked_by_hand(site, daemon, "gc")
+    daemon.kill(killed.run_id)
+    daemon.cursors["gc_resume"] = (utc_now() + timedelta(hours=1)).isoformat()
+    assert daemon.sensor("gc_resume") == []
+    daemon.cursors["gc_resume"] = (utc_now() - timedelta(hours=1)).isoformat()
+    assert len(daemon.sensor("gc_resume")) == 1
+
+
 @pytest.mark.parametrize(
     ("chosen", "steps", "published", "goes_on"),
     [
@@ -324,17 +364,7 @@ def test_who_chose_no_sweep_gets_none_when_their_run_goes_on(
     goes_on: list[str],
 ) -> None:
     """Neither policy nor approval would have stopped it: a person had asked, for a listing."""
-    make(site, "weekly", _SUNDAY - timedelta(days=1))
-    daemon.instance.add_dynamic_partitions("repository", ["weekly"])
-    daemon.instance.add_dynamic_partitions("run", ["by-hand"])
-    request = dg.RunRequest(
-        run_key="by hand",
-        partition_key=partition_key("weekly", "by-hand"),
-        job_name="gc",
-        asset_selection=[dg.AssetKey(asset) for asset in chosen] or None,
-    )
-    run = daemon.instance.get_run_by_id(daemon.launch(request, "gc", {}))
-    assert run is not None
+    run = asked_by_hand(site, daemon, "gc", *chosen)
     if steps:
         daemon.succeed(run.run_id)
         run = replace(run, run_id=str(uuid.uuid4()), step_keys_to_execute=steps)
@@ -348,6 +378,20 @@ def test_who_chose_no_sweep_gets_none_when_their_run_goes_on(
     monkeypatch.setattr(sensors, "left_to_do", lambda *_: [])
     daemon.sensor("gc_resume")
     assert [job for job, _, source in daemon.log if source == "gc_resume"] == goes_on
+
+
+def test_who_chose_only_checks_gets_no_sweep_when_their_run_goes_on(
+    site: Site, daemon: Daemon
+) -> None:
+    """Dagster records no assets of such a run, as of a run of all assets of the job."""
+    whole = asked_by_hand(site, daemon, "gc")
+    check = dg.AssetCheckKey(dg.AssetKey("deletion_candidates"), "none_staged")
+    run = replace(whole, run_id=str(uuid.uuid4()), asset_check_selection=frozenset([check]))
+    daemon.succeed(whole.run_id)
+    daemon.instance.add_run(run)
+    daemon.kill(run.run_id)
+    daemon.sensor("gc_resume")
+    assert [job for job, _, source in daemon.log if source == "gc_resume"] == ["gc_mark"]
 
 
 def test_a_store_that_never_answers_holds_others_up_for_a_day_at_most(
