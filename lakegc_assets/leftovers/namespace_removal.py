@@ -48,12 +48,14 @@ def plan_namespace(server: Server, url: str, *, unclaimed: bool) -> Plan:
     ``unclaimed``: a person confirms that no other lakeFS server uses it.
 
     Raises:
-        RefusedError: the namespace must stay; the message has the reason.
+        RefusedError: the namespace must stay; the message has the reason. Or clocks differ.
         LakegcError: the namespace cannot be read completely.
     """
     place = StorageNamespace.parse(url)
     _require_nobodys(server, place)
     store = server.open(place.url())
+    # A namespace in use looks old to a store whose clock is ahead.
+    server.context("any").check_clocks(server.client, store)
     listed = pa.concat_tables(
         [LISTING_SCHEMA.empty_table(), *(pa.table(page) for page in store.list_to_the_end())]
     )

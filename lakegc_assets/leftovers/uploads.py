@@ -134,14 +134,19 @@ def abort_uploads(server: Server, repository: str, choices: Choices) -> Counter[
 
     Raises:
         RefusedError: the plan is not the confirmed one; another process works on the repository, it
-            is on hold, or another server collects it.
-        LakegcError: something could not be read, recorded or aborted; remove them again.
+            is on hold, or another server collects it; or clocks differ.
+        LakegcError: the repository cannot be collected, since it is read-only or shares its
+            namespace; or something could not be read, recorded or aborted: remove them again.
     """
     (found,) = server.chosen([repository])
     place = StorageNamespace.parse(found.storage_namespace)
 
     def require(plan: Plan) -> None:
-        require_one_server(server.client, repository, plan.store)
+        # The owner of the namespace of a read-only repository may be another server. A namespace
+        # inside of another one has the uploads of two repositories.
+        ctx = server.context(repository).connect()
+        require_one_server(ctx.client, repository, plan.store)
+        ctx.check_clocks(ctx.client, plan.store)
         _require_unguarded(server, place)
 
     make_plan = partial(plan_uploads, server, repository)

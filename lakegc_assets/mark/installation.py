@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from lakegc_assets.errors import RefusedError
+from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.run.json_record import JsonRecord
 from lakegc_assets.storage.base import ObjectStore
@@ -89,6 +89,24 @@ def require_no_other_server(client: LakeFSClient, repository: str, store: Object
     """
     if (theirs := known_server(store)) is not None:
         _require_same(_present(client, repository), theirs, store)
+
+
+def require_marked(client: LakeFSClient, repository: str, store: ObjectStore) -> None:
+    """Refuse a store without the marker of this repository, without writing one.
+
+    A store that is reached by a wrong endpoint or folder has neither holds nor pins nor trash.
+
+    Raises:
+        OtherServerError: the marker names another repository or server.
+        IntegrityError: there is no marker, or it is damaged.
+    """
+    if known_server(store) is None:
+        raise IntegrityError(
+            f"{store.url} has no {MARKER}, which every mark writes: this is not the store of the "
+            "marks, or the file was removed. Correct the endpoint, region, account or local_root; "
+            "if they are right, mark again"
+        )
+    require_no_other_server(client, repository, store)
 
 
 def known_server(store: ObjectStore) -> Server | None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.mark.installation import require_marked
 from lakegc_assets.prune import removal
 from lakegc_assets.prune.caches import unneeded_caches
 from lakegc_assets.prune.decisions import SUCCESS, SUCCESSES, Run, judge
@@ -226,6 +227,9 @@ class _Pruning:
         ctx.check_clocks(client, self.connections.store())
         now = ctx.clocks.now()
         found = look(ctx.root, ctx.repository, self.records.names())
+        if any(one.namespace == self.connections.namespace_url for one in found):
+            # Another store lacks the hold, pins and trash that need these runs.
+            require_marked(client, ctx.repository, self.connections.store())
         judged = self._judged(found, now)
         known = {one.id for one in found}
         leftovers = [

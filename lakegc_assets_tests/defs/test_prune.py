@@ -16,8 +16,10 @@ from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.policy import Override
 from lakegc_assets.defs.prune import DagsterRecords, forget_job
+from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.cli.calling import lakegc
 from lakegc_assets_tests.defs import running
 from lakegc_assets_tests.defs.running import own_instance
@@ -204,6 +206,8 @@ def past(site: Site) -> Site:
     for name in ("alpha", "beta"):
         if name not in {one.id for one in site.client.repositories()}:
             site.client.create_repository(name, f"local://{name}")
+        store = open_store(f"local://{name}", site.server.store_config)
+        require_one_server(site.client, name, store)
         for run, days in (("old", 90), ("r3", 80), ("r2", 70), ("r1", 60)):
             long_ago(site.root, run, days, repository=name)
     return site

@@ -373,6 +373,15 @@ def test_what_another_repository_has_imported_keeps_it(
     assert address in contents(old)
 
 
+def test_a_namespace_stays_if_the_clock_of_the_store_is_ahead(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = server.open(URL).server_time() + timedelta(days=400)
+    monkeypatch.setattr(LocalStore, "server_time", lambda _: later)
+    with pytest.raises(RefusedError, match="ages cannot be trusted"):
+        plan_namespace(server, URL, unclaimed=True)
+
+
 class _Hours(Clocks):
     """A clock that an hour passes on between two readings."""
 

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakegc_assets.errors import ConfigurationError, RefusedError
+from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
+from lakegc_assets.lakefs.errors import ReadOnlyRepositoryError
 from lakegc_assets.leftovers.ledger import FOLDER, Ledger, unfinished
 from lakegc_assets.leftovers.removal import Choices
 from lakegc_assets.leftovers.report import find_leftovers
@@ -171,4 +172,36 @@ def test_a_hold_that_comes_behind_the_plan_keeps_all_uploads(
     monkeypatch.setattr(Ledger, "begin", begin_and_hold)
     monkeypatch.setattr(LocalStore, "abort_upload", lambda *_: pytest.fail("it is on hold"))
     with pytest.raises(RefusedError, match="it is on hold"):
+        abort_uploads(server, REPOSITORY, Choices("me", plan_uploads(server, REPOSITORY).id))
+
+
+def test_uploads_of_a_repository_that_cannot_be_collected_stay(
+    lake: SmallLake,
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its namespace, or a part of it, may belong to another server or repository."""
+    made = {"name": "shown", "storage_namespace": "local://shown", "read_only": True}
+    lake.client.call("POST", "repositories", json=made)
+    lake.client.create_repository("around", "local://around")
+    lake.client.create_repository("inside", "local://around/in")
+    old = server.open("local://around").server_time() - 10 * _DAY
+    found = [MultipartUpload("in/data/x", "1", old, old, 1)]
+    monkeypatch.setattr(LocalStore, "multipart_uploads", lambda *_: found)
+    monkeypatch.setattr(LocalStore, "abort_upload", lambda *_: pytest.fail("it is aborted"))
+    for name, error in (("shown", ReadOnlyRepositoryError), ("around", IntegrityError)):
+        with pytest.raises(error):
+            abort_uploads(server, name, Choices("me", plan_uploads(server, name).id))
+        assert not server.open(f"local://{name}").exists(MARKER)
+
+
+def test_uploads_stay_if_the_clock_of_the_store_is_ahead(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = server.open(f"local://{REPOSITORY}").server_time()
+    found = [MultipartUpload("x", "1", now, now, 1)]
+    monkeypatch.setattr(LocalStore, "multipart_uploads", lambda *_: found)
+    monkeypatch.setattr(LocalStore, "abort_upload", lambda *_: pytest.fail("it is aborted"))
+    monkeypatch.setattr(LocalStore, "server_time", lambda _: now + 400 * _DAY)
+    with pytest.raises(RefusedError, match="ages cannot be trusted"):
         abort_uploads(server, REPOSITORY, Choices("me", plan_uploads(server, REPOSITORY).id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from contextlib import ExitStack
 from dataclasses import replace
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
+from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
+from lakegc_assets.mark.installation import MARKER, OtherServerError
 from lakegc_assets.prune import prune as module
 from lakegc_assets.prune import removal
 from lakegc_assets.prune.decisions import judge
@@ -20,12 +22,13 @@ from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.sweep.hold import write_hold
 from lakegc_assets.sweep.lease import LeaseLostError, repository_lease
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets_tests.files import age
 from lakegc_assets_tests.kills import Killed, dying
 from lakegc_assets_tests.lake import REPOSITORY, RUN, mark
-from lakegc_assets_tests.prune.estate import AGE, OLD, Estate, NoRecords, Records, again
+from lakegc_assets_tests.prune.estate import AGE, KEEP, OLD, Estate, NoRecords, Records, again
 from lakegc_assets_tests.sessions import Session
 
 
@@ -60,6 +63,23 @@ def test_the_next_mark_is_what_it_would_have_been(estate: Estate, spark: Session
     attempt = later.root.attempt(REPOSITORY, "mark-3")
     assert attempt.manifest("deletion_candidates").digest == before.digest
     assert attempt.manifest("store_listing").facts["mode"] == "optimized"
+
+
+def test_another_store_or_a_copy_of_the_server_removes_nothing(estate: Estate) -> None:
+    """Such a store lacks the hold that needs the run."""
+    write_hold(estate.namespace(), {"alarm": "something is gone"})
+    before, elsewhere = estate.of(), estate.folder / "elsewhere"
+    (elsewhere / REPOSITORY).mkdir(parents=True)
+    ctx = estate.context()
+    stores = replace(ctx.root.stores, local_root=str(elsewhere))
+    wrong = replace(ctx, root=replace(ctx.root, stores=stores))
+    with pytest.raises(IntegrityError, match="this is not the store of the marks"):
+        prune(wrong, KEEP, NoRecords(), dry_run=False)
+    told = json.loads(estate.namespace().get(MARKER))
+    estate.namespace().put(MARKER, json.dumps(told | {"creation_date": 1}).encode())
+    with pytest.raises(OtherServerError):
+        estate.prune()
+    assert estate.of() == before
 
 
 @pytest.mark.parametrize("before", [True, False])
