@@ -286,7 +286,14 @@ class GarbageCollection(dg.Component, Policy):
         They include the places (URLs, paths) that Dagster's machine takes from its environment, so
         that both machines use the same places.
         """
-        fields = self.model_dump(mode="json", exclude_unset=True, exclude=_NOT_REMOTE)
+        # The process makes a GarbageCollection, also of a subclass with other defaults.
+        own = {
+            name: getattr(self, name)
+            for name, field in GarbageCollection.model_fields.items()
+            if getattr(self, name) != field.get_default(call_default_factory=True)
+        }
+        whole = self.model_copy(update=own)
+        fields = whole.model_dump(mode="json", exclude_unset=True, exclude=_NOT_REMOTE)
         policies = self.policies()
         collector, stores = self._collector(policies), _stores(self.stores)
         settings = collector.settings()

@@ -244,6 +244,24 @@ def test_what_is_sent_holds_no_secret_and_makes_the_component_again(
     assert again.remote_fields() == fields
 
 
+class Stricter(GarbageCollection):
+    """A component whose defaults protect more."""
+
+    min_age_hours: float = 720
+    protect_tags: bool = True
+    sweep: str = "never"
+
+
+@pytest.mark.usefixtures("site")
+def test_the_defaults_of_a_subclass_reach_the_process() -> None:
+    """Else its marks would take younger objects than the component allows."""
+    component = Stricter(run_on=RunOnSection(client=InThisProcess()))
+    again = GarbageCollection(**json.loads(json.dumps(component.remote_fields())))
+    assert again.usual_settings("abc") == component.usual_settings("abc")
+    assert again.usual_settings("abc")["min_age_hours"] == 720
+    assert again.policies().of("abc").sweep == "never"
+
+
 @pytest.mark.parametrize(
     ("client", "said"),
     [
