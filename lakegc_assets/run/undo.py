@@ -18,7 +18,8 @@ def with_trash(recovery: Recovery, stays: timedelta) -> Recovery:
     if recovery.kind != "trash":
         return recovery
     if not stays:
-        return Recovery("nothing", None, f"trash_days is 0; with it, {recovery.notice}")
+        notice = "trash_days is 0, so deleted files are not moved into the trash"
+        return Recovery("nothing", None, notice)
     return recovery._replace(days=stays / timedelta(days=1))
 
 

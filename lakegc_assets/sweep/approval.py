@@ -28,6 +28,7 @@ from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier
 from lakegc_assets.run.json_record import JsonRecord, Moment
+from lakegc_assets.run.undo import with_trash
 from lakegc_assets.storage.probes import probe_recovery
 from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.storage.values import Recovery, require_removed
@@ -364,4 +365,6 @@ def _probed_recovery(ctx: RunContext) -> Recovery:
     token, days, trash = secrets.token_hex(8), ctx.settings.trash_lifetime, None
     if days:
         trash = trash_folder(f"probe-{token}", store.server_time(), days)
+    elif (found := store.recovery()).kind == "trash":
+        return with_trash(found, days)
     return probe_recovery(store, f"{PROBES}{token}/", trash)

@@ -7,6 +7,7 @@ from typing import Any
 
 from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.undo import with_trash
 from lakegc_assets.sweep.acceptance import (
     BACK,
     KEPT,
@@ -50,7 +51,7 @@ def known_hold(ctx: RunContext) -> dict[str, Any]:
         "url": f"{store.url}/{HOLD}",
         "alarms": [_alarm(ctx, alarm) for alarm in alarms],
         "all_back": bool(alarms) and all(alarm.is_back for alarm in alarms),
-        "store": store.recovery().notice,
+        "store": with_trash(store.recovery(), ctx.settings.trash_lifetime).notice,
         "accept": accepting,
     }
 
@@ -89,7 +90,7 @@ def hold_lines(found: Mapping[str, Any]) -> list[str]:
             f"{found['url']} is not the JSON of an alarm: the log of the sweep that raised it "
             "names the objects"
         )
-    lines.append(f"{found['store']}")
+    lines.append(f"settings of the store, for later deletes: {found['store']}")
     return [*lines, "What to do:", *_advice(found)]
 
 

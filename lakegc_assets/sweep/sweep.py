@@ -296,8 +296,12 @@ def recovery_options(
     ctx: RunContext, store: ObjectStore, lease: Lease, trash: str | None
 ) -> Recovery:
     """Probe the recovery options for deleted objects."""
-    found = probe_recovery(store, f"{PROBES}{lease.token}/", trash)
-    found = with_trash(found, ctx.settings.trash_lifetime)
+    if trash is None and (settings := store.recovery()).kind == "trash":
+        # A probe would only show that nothing comes back.
+        found = with_trash(settings, ctx.settings.trash_lifetime)
+    else:
+        found = probe_recovery(store, f"{PROBES}{lease.token}/", trash)
+        found = with_trash(found, ctx.settings.trash_lifetime)
     backup_url = ctx.settings.backup_url
     doubtful = found.kind == "unknown" or (found.kind == "nothing" and not backup_url)
     ctx.log.log(logging.WARNING if doubtful else logging.INFO, whether_undone(found, backup_url))
@@ -310,6 +314,9 @@ def _protection(ctx: RunContext, store: ObjectStore, recovery: Recovery) -> Data
     if recovery.kind == "trash":
         # The first sweep after that time removes the trash.
         found = found._replace(days=recovery.days, at_least=True)
+    elif not ctx.settings.trash_lifetime and store.recovery().kind == "trash":
+        # The notice of the store is about its trash, which these deletes do not use.
+        found = found._replace(notice=recovery.notice)
     ctx.log.info("the space of deleted objects: %s", found.notice)
     return found
 

@@ -66,7 +66,11 @@ def test_the_hold_is_shown_with_what_is_lost_and_what_can_be_done(reported: Comp
     shown = lakegc("hold", "held")
     found = json.loads(lakegc("hold", "held", "--json").stdout)
     say(shown, 0, f"'held' is on hold, and is not swept. Hold {found['id']}",
-        "now: 1 gone, and nothing keeps it", reported.expired, found["accept"])  # fmt: skip
+        "now: 1 gone, and nothing keeps it", reported.expired, found["accept"],
+        "settings of the store, for later deletes: local://held: deleted files are moved into",
+    )  # fmt: skip
+    off = lakegc("hold", "held", "--set", "trash_days=0")
+    say(off, 0, "for later deletes: trash_days is 0, so deleted files are not moved into")
     assert found["accept"] == f"lakegc hold held --accept --id {found['id']}"
     (one,) = found["alarms"]
     (lost,) = one["objects"]

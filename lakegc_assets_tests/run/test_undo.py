@@ -63,7 +63,7 @@ def test_trash_that_began_after_the_deletes_brings_nothing_back(deleted: int, wo
     [
         (TRASH, None, 3, "this sweep can be undone for 3 days: moved"),
         (TRASH, None, 0, "this sweep cannot be undone: set backup_url, or turn versions on (trash"),
-        (TRASH, BACKUP, 0, "this sweep can be undone from its backup only (trash_days is 0; with"),
+        (TRASH, BACKUP, 0, "this sweep can be undone from its backup only (trash_days is 0, so"),
         (SOFT, None, 3, "this sweep can be undone for 14 days: soft delete is on"),
         (VERSIONS, BACKUP, 3, "this sweep can be undone: versions are kept"),
         (NOTHING, None, 3, "this sweep cannot be undone: set backup_url, or turn versions on (not"),

@@ -77,7 +77,13 @@ def test_without_a_trash_the_sweep_says_that_it_cannot_be_undone(
     lake: SmallLake, marked: Marked, spark: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     manifest = sweep(lake.context(spark, trash_days=0))
-    assert "this sweep cannot be undone: set backup_url, or turn versions on" in caplog.text
+    off = "trash_days is 0, so deleted files are not moved into the trash"
+    assert (
+        f"this sweep cannot be undone: set backup_url, or turn versions on ({off})" in caplog.text
+    )
+    assert manifest.facts["space"]["notice"] == off  # type: ignore[index]
+    for untrue in ("did not come back", "files are moved into"):
+        assert untrue not in caplog.text
     recovery = manifest.facts["recovery"]
     assert isinstance(recovery, dict)
     assert (recovery["kind"], recovery["days"]) == ("nothing", None)
