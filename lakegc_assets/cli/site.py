@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -32,6 +33,8 @@ from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.status import Restoring, with_restores
 
 _THREADS: Final = 8
+#: Seconds for lakeFS to answer if a command can do without the answer.
+_SOON_S: Final = 3.0
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -105,7 +108,25 @@ def repository_context(
 
 def outcome(repository: str, run: str) -> dict[str, Any]:
     """The findings and the outcome of a run, as JSON values."""
-    return outcome_of(Site.defined().attempt(repository, run))
+    site = Site.defined()
+    return outcome_of(site.attempt(repository, run), _place_now(site.lakefs, repository))
+
+
+def _place_now(lakefs: LakeFSConfig, repository: str) -> str:
+    """The namespace of a repository now; empty if lakeFS does not tell it soon."""
+    soon = replace(
+        lakefs, connect_timeout_s=_SOON_S, read_timeout_s=_SOON_S, max_attempts=1, wait_s=0.0
+    )
+    with suppress(LakegcError):
+        return _place_of(soon.connect().repository(repository))
+    return ""
+
+
+def _place_of(found: Repository) -> str:
+    """The namespace of a repository in its canonical form; empty if it has none."""
+    with suppress(LakegcError):
+        return StorageNamespace.parse(found.storage_namespace).url()
+    return ""
 
 
 def address_at(repository: str, ref: str, path: str) -> str:
@@ -146,7 +167,7 @@ def known_runs() -> list[dict[str, Any]]:
             "storage_namespace": repository.storage_namespace,
             "read_only": repository.read_only,
             "on_hold": guards.hold is not None,
-            "runs": [_described(one, guards, others) for one in runs],
+            "runs": [_described(one, guards, others, _place_of(repository)) for one in runs],
         }
 
     return thread_map(look, found, _THREADS)
@@ -161,16 +182,16 @@ def last_marked(repository: str) -> str | None:
 
 
 def _described(
-    one: RunManifests | Unread, guards: Guards, others: Sequence[Restoring]
+    one: RunManifests | Unread, guards: Guards, others: Sequence[Restoring], now_at: str
 ) -> dict[str, str]:
     """The state of a run; ``UNREADABLE`` with the reason if it is unknown.
 
-    ``others``: the runs of the repository that restored something.
+    ``others``: the runs of the repository that restored something. ``now_at``: its namespace.
     """
     if isinstance(one, Unread):
         return _unreadable(one.run, one.error)
     try:
-        found = run_state(one, guards, others)
+        found = run_state(one, guards, others, now_at)
     except LakegcError as error:
         return _unreadable(one.attempt.run, error)
     shown = {"state": found.state, "summary": found.summary, "because": found.because}

@@ -37,8 +37,10 @@ _MARKED = ("objects", "bytes", "breakdown", "largest", "files", "checks")
 _REASONS = 10
 
 
-def outcome_of(attempt: AttemptArtifacts) -> dict[str, Any]:
+def outcome_of(attempt: AttemptArtifacts, now_at: str = "") -> dict[str, Any]:
     """The findings and the outcome of a run, as JSON values.
+
+    ``now_at``: the namespace of its repository now, in its canonical form; empty if not known.
 
     Raises:
         RefusedError: its mark did not finish.
@@ -46,7 +48,7 @@ def outcome_of(attempt: AttemptArtifacts) -> dict[str, Any]:
     """
     require_published(attempt)
     swept = attempt.manifest("swept_set") if attempt.has("swept_set") else None
-    state = state_of(attempt)
+    state = state_of(attempt, now_at)
     mark, sweep = _of_mark(attempt), _of_sweep(attempt, state, swept)
     put_back = swept.facts["put_back"] if swept else ()
     mark["warnings"] += swept.facts.get("warnings", ()) if swept else ()

@@ -163,11 +163,15 @@ class RunManifests:
 
 
 def run_state(
-    found: RunManifests, guards: Guards, others: Sequence[Restoring] | None = None
+    found: RunManifests,
+    guards: Guards,
+    others: Sequence[Restoring] | None = None,
+    now_at: str = "",
 ) -> RunState:
     """Derive the state of a run from its artifacts and the guards of its repository.
 
-    ``others``: the runs of the repository that restored something; None to read them.
+    ``others``: the runs of the repository that restored something; None to read them. ``now_at``:
+    the namespace of the repository now, in its canonical form; empty if it is not known.
 
     Raises:
         IntegrityError: the record of its checks is damaged.
@@ -183,7 +187,7 @@ def run_state(
         return RunState(UNFINISHED, because)
     marked = Total(found.report.facts["objects"], found.report.facts["bytes"])
     known = replace(_recorded(found), marked=marked)
-    known = replace(known, **_of_published(found, guards, _how_far(found, known)))
+    known = replace(known, **_of_published(found, guards, _how_far(found, known), now_at))
     back = None
     # If nobody can read what was restored, the state omits it.
     with suppress(LakegcError):
@@ -194,10 +198,11 @@ def run_state(
     return replace(known, state=state, because=f"{known.because}; {back}", restored=back)
 
 
-def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str, Any]:
+def _of_published(found: RunManifests, guards: Guards, how_far: str, now_at: str) -> dict[str, Any]:
     """State, sentences and command of a published mark.
 
-    ``how_far``: the progress of its sweep, as a sentence without its full stop.
+    ``how_far``: the progress of its sweep, as a sentence without its full stop. ``now_at``: as in
+    ``run_state``.
     """
     run = found.attempt.run
     if guards.hold_is_about(run) or (guards.problem and found.alarm is not None):
@@ -213,6 +218,13 @@ def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str
         # The alarm is of another mark, or of an unknown one: this mark must not be swept either.
         command = ""
     then = f"`{command}` continues it" if command else no_sweep(found.attempt.repository)
+    if found.report is not None and now_at not in {"", found.report.namespace}:
+        command = ""
+        then = (
+            f"The mark is of {found.report.namespace}, and {found.attempt.repository!r} is at "
+            f"{now_at} now: it was made anew, so no sweep takes this mark. Mark again under a new "
+            "id"
+        )
     if found.is_of_another_version:
         command = ""
         then = "Another version of lakegc made it, and this version does not sweep it: mark again"
@@ -276,8 +288,8 @@ def _how_far(found: RunManifests, sweep: RunState) -> str:
     return f"{sweep.gone.objects:,} of {of}{more}"
 
 
-def state_of(attempt: AttemptArtifacts) -> RunState:
-    """Read the state of a single run.
+def state_of(attempt: AttemptArtifacts, now_at: str = "") -> RunState:
+    """Read the state of a single run; ``now_at`` as in ``run_state``.
 
     Raises:
         IntegrityError: its artifacts are damaged.
@@ -286,7 +298,7 @@ def state_of(attempt: AttemptArtifacts) -> RunState:
     found = RunManifests.of(attempt)
     namespace = None if found.candidates is None else found.candidates.namespace
     guards = Guards() if namespace is None else read_guards(namespace, attempt.root.stores)
-    return run_state(found, guards)
+    return run_state(found, guards, now_at=now_at)
 
 
 def deleted_or_missing(attempt: AttemptArtifacts, outcomes: pa.Table) -> pa.Table:

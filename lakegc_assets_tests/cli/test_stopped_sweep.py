@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
@@ -121,3 +122,27 @@ def test_the_recorded_command_ends_the_sweep() -> None:
     say(lakegc(*_COMMAND.split()[1:]), 0, "state      swept: ")
     assert "m1 (swept)" in lakegc("repositories").stdout
     assert json.loads(lakegc("pending", "--json").stdout) == []
+
+
+def test_a_repository_that_was_made_anew_elsewhere_is_not_swept_by_its_old_mark(
+    site: Site,
+) -> None:
+    """A sweep would refuse it, so no command for one is shown."""
+    site.tell("moved")
+    say(lakegc("mark", "moved", "--run", "m1"), 0, "to delete  lakegc sweep moved --run m1")
+    answer = requests.delete(
+        f"{site.server.endpoint}/api/v1/repositories/moved",
+        auth=(site.server.access_key, site.server.secret_key),
+        timeout=60,
+    )
+    answer.raise_for_status()
+    say(lakegc("report", "moved", "--run", "m1"), 0, "to delete  lakegc sweep moved --run m1")
+    site.client.create_repository("moved", "local://moved-elsewhere")
+    shown = lakegc("report", "moved", "--run", "m1")
+    say(shown, 0, "The mark is of local://moved, and 'moved' is at local://moved-elsewhere now")
+    assert "to delete" not in shown.stdout
+    listed = json.loads(lakegc("repositories", "--json").stdout)
+    (because,) = (
+        run["because"] for one in listed if one["repository"] == "moved" for run in one["runs"]
+    )
+    assert "no sweep takes this mark. Mark again under a new id" in because

@@ -12,7 +12,13 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.estate.guards import read_guards
 from lakegc_assets.estate.repository_state import standing
 from lakegc_assets.estate.run_outcome import outcome_of
-from lakegc_assets.estate.run_state import RunManifests, RunState, deleted_or_missing, run_state
+from lakegc_assets.estate.run_state import (
+    RunManifests,
+    RunState,
+    deleted_or_missing,
+    run_state,
+    state_of,
+)
 from lakegc_assets.run.artifacts import PROTECTION, ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.local import LocalStore
@@ -70,6 +76,23 @@ def test_a_mark_that_nobody_swept_says_what_sweeps_it(root: ArtifactRoot) -> Non
     found = look(published(root, "repo", "m1"))
     assert (found.state, found.gone.objects) == ("marked", 0)
     assert found.command == "lakegc sweep repo --run m1"
+
+
+def test_a_mark_of_a_repository_that_was_made_anew_elsewhere_has_no_command(
+    root: ArtifactRoot,
+) -> None:
+    attempt = published(root, "repo", "m1")
+    for here in ("", _NAMESPACE):
+        assert state_of(attempt, here).command == "lakegc sweep repo --run m1"
+    found = state_of(attempt, "local://other")
+    assert (found.state, found.command) == ("marked", "")
+    assert "is of local://repo, and 'repo' is at local://other now" in found.because
+    assert "Mark again under a new id" in found.because
+    deleted(attempt, "deleted")
+    tried(attempt, "the store denied it.")
+    assert state_of(attempt, _NAMESPACE).command == _COMMAND
+    stopped = state_of(attempt, "local://other")
+    assert (stopped.state, stopped.command) == ("stopped in its sweep", "")
 
 
 def test_a_sweep_that_failed_says_how_far_it_came_why_and_what_goes_on(root: ArtifactRoot) -> None:
