@@ -81,7 +81,7 @@ def test_without_a_trash_the_sweep_says_that_it_cannot_be_undone(
     assert (
         f"this sweep cannot be undone: set backup_url, or turn versions on ({off})" in caplog.text
     )
-    assert manifest.facts["space"]["notice"] == off  # type: ignore[index]
+    assert manifest.facts["space"]["notice"] == off
     for untrue in ("did not come back", "files are moved into"):
         assert untrue not in caplog.text
     recovery = manifest.facts["recovery"]
