@@ -28,6 +28,9 @@ _SENT_AGAIN: Final = frozenset({"409", "ConditionalRequestConflict", EXPIRED, NO
 _SLOW_CODES: Final = frozenset(
     {"408", "504", "GatewayTimeout", "OperationTimedOut", "RequestTimeout", "Timeout"}
 )
+#: Code of a 503 without a code of the store. A proxy answers so, too, if it has lost the connection
+#: to the store after it sent the request.
+_OF_PROXY: Final = "503"
 #: Errors that stop all tasks, since each task would meet them.
 _FATAL: Final = {
     AccessDeniedError,
@@ -77,10 +80,7 @@ def sort_answers(
             outcomes.append(_outcome(marked, answer, space_of))
     failed = [answer for answer in answers if _worth_another_try(answer)]
     slow = [answer for answer in failed if _asks_for_less(answer)]
-    unanswered = any(
-        _error_of(answer) is StoreUnavailableError and answer.error_code != EXPIRED
-        for answer in answers
-    )
+    unanswered = any(map(_may_be_carried_out, answers))
     return SortedAnswers(outcomes, again, slow or failed, bool(slow), unanswered)
 
 
@@ -119,6 +119,13 @@ def _worth_another_try(answer: DeleteOutcome) -> bool:
         _error_of(answer) in {StoreThrottledError, StoreUnavailableError}
         or answer.error_code in _SENT_AGAIN
     )
+
+
+def _may_be_carried_out(answer: DeleteOutcome) -> bool:
+    """Return True if the store may have got the request, and may carry it out later."""
+    if answer.error_code == EXPIRED:
+        return False
+    return answer.error_code == _OF_PROXY or _error_of(answer) is StoreUnavailableError
 
 
 def _asks_for_less(answer: DeleteOutcome) -> bool:

@@ -206,6 +206,24 @@ def test_after_a_call_that_fails_as_a_whole_no_other_is_sent(script: Script) -> 
     assert len(script.requests) == 2
 
 
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("upstream connect error or disconnect/reset before headers", "503"),
+        ("<html><h1>503 Service Unavailable</h1></html>", "503"),
+        (error("SlowDown"), "SlowDown"),
+    ],
+)
+@pytest.mark.parametrize("keys", [["a"], ["a", "b"]])
+def test_a_proxy_that_lost_the_store_gives_no_code_of_the_store(
+    script: Script, body: str, code: str, keys: list[str]
+) -> None:
+    """A sweep tells the two apart: the store may yet carry out what a proxy answered."""
+    script.answers = [Answer(status=503, body=body)]
+    outcomes = open_store("s3://bkt/ns", script.config(max_attempts=1)).delete_many(keys)
+    assert {(o.outcome, o.error_code) for o in outcomes} == {("failed", code)}
+
+
 def test_a_call_with_one_key_that_is_locked_says_so_of_that_key_alone(script: Script) -> None:
     """As a server answers that looks for locks before it deletes anything."""
     why = "<Error><Code>InvalidRequest</Code><Message>Object is WORM protected</Message></Error>"

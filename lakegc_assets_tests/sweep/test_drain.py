@@ -108,6 +108,7 @@ def _freed(_marked: Marked, _answer: DeleteOutcome) -> str:
         ("NoAnswer", True),
         ("ConnectionFailed", True),
         ("InternalError", True),
+        ("503", True),
         ("SlowDown", False),
         ("Expired", False),
         ("AccessDenied", False),
