@@ -161,7 +161,11 @@ def earlier_commits(ctx: RunContext, read: dict[str, Manifest]) -> set[str]:
     marks: list[Earlier] = []
     for one in _marks(ctx, read):
         if isinstance(one, IntegrityError):
-            raise one
+            raise IntegrityError(
+                "rules of `retain` need every commit that an earlier mark knew, and one mark "
+                f"cannot be read: {one}. A new mark does not help: restore the file from a copy, "
+                "or, if no rule must keep a commit of a deleted branch, remove the run's folder"
+            ) from one
         marks.append(one)
     earlier = EarlierMarks(ctx, unread_marks(marks))
     return set(earlier.forgotten()["commit_id"].to_pylist())
