@@ -199,7 +199,7 @@ def test_components_that_no_names_tell_apart_are_refused_in_a_sentence(collectio
         ("type: [\n", "cannot be loaded: expected the node content, but found"),
         (
             "type: lakegc_assets.GarbageCollection\nattributes: {sweep: atuo}\n",
-            "loaded: sweep: 'atuo' is none",
+            "loaded: sweep: 'atuo' is not one of",
         ),
         (
             "type: lakegc_assets.GarbageCollection\nattributes: {max_candidate_share: 7, foo: 1}\n",
@@ -235,7 +235,7 @@ def test_components_that_no_names_tell_apart_are_refused_in_a_sentence(collectio
         ),
         (
             "type: lakegc_assets.GarbageCollection\nattributes: {notices: {url_variable: NOT}}\n",
-            "loaded: notices: it names a variable that is not set: NOT\n",
+            "loaded: notices: it names a variable that is not set: NOT. Set it\n",
         ),
         (
             "type: lakegc_assets.GarbageCollection\nattributes: {translation: {key: x}}\n",

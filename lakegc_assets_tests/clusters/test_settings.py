@@ -286,8 +286,8 @@ def test_a_master_that_is_not_there_is_named(settings_file: Path) -> None:
     settings_file.write_text("spark.master spark://nowhere:7077\n")
     error = Py4JError("An error occurred while calling X.\n: java.lang.Y: all gone\n\tat x")
     told = str(sessions.spark_failure(error))
-    assert "did not start with spark://nowhere:7077: java.lang.Y: all gone. Is its" in told
-    assert "An error occurred. Is its" in str(
+    assert "did not start with spark://nowhere:7077: java.lang.Y: all gone. Check that its" in told
+    assert "An error occurred. Check that its" in str(
         sessions.spark_failure(Py4JError("An error occurred"))
     )
     assert "\tat" not in told
