@@ -372,7 +372,7 @@ def test_a_mark_that_cannot_be_read_stops_one_that_keeps_commits_by_their_metada
     rules(past)
     ctx = past.mark("first", find_active_commits)
     ctx.root.attempt(REPOSITORY, "first").store().put("active_commits/manifest.json", b"{}")
-    with pytest.raises(IntegrityError, match="first.*restore the file from a copy"):
+    with pytest.raises(IntegrityError, match=r"first.*restore the file from a copy"):
         past.mark("second", find_active_commits)
 
 
