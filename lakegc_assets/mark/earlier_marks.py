@@ -142,7 +142,7 @@ def latest_marks(ctx: RunContext, read: dict[str, Manifest]) -> EarlierMarks:
             ctx.log.warning("passed over, with what only that mark knew of commits: %s", one)
         else:
             readable.append(one)
-    return EarlierMarks(ctx, unread_marks(readable, is_whole))
+    return EarlierMarks(ctx, unread_marks(readable, ctx.clocks.now(), is_whole))
 
 
 def earlier_commits(ctx: RunContext, read: dict[str, Manifest]) -> set[str]:
@@ -167,16 +167,22 @@ def earlier_commits(ctx: RunContext, read: dict[str, Manifest]) -> set[str]:
                 "or, if no rule must keep a commit of a deleted branch, remove the run's folder"
             ) from one
         marks.append(one)
-    earlier = EarlierMarks(ctx, unread_marks(marks))
+    earlier = EarlierMarks(ctx, unread_marks(marks, ctx.clocks.now()))
     return set(earlier.forgotten()["commit_id"].to_pylist())
 
 
 def unread_marks(
-    marks: Iterable[Earlier], is_whole: Callable[[Earlier], bool] = lambda _: True
+    marks: Iterable[Earlier],
+    now: datetime,
+    is_whole: Callable[[Earlier], bool] = lambda _: True,
 ) -> list[Earlier]:
     """The complete marks of one namespace that no other one of them has read.
 
     A mark hands on the commits of the marks that it has read, and of those that these have read.
+    A mark that began later than now was made while the clocks were ahead: it has dropped dates as
+    over that are not over yet. So the marks that it has read count as unread.
+
+    ``now``: this machine's time.
     """
     found: list[Earlier] = []
     read, before = set[str](), _NEVER
@@ -187,6 +193,8 @@ def unread_marks(
             if not is_whole(mark):
                 continue
             found.append(mark)
+        if mark.manifest.started > now + _SKEW:
+            continue
         if names is None:
             # A mark of an earlier version has read every mark that had finished when it began,
             # except what its version cannot know. The times come from the clocks of two machines.

@@ -42,8 +42,10 @@ def restores_of(run: Run) -> Sequence[str]:
     return sorted({*listed, *run.folders_in(f"{RESTORED}/")})
 
 
-def look(root: ArtifactRoot, repository: str, more: AbstractSet[str]) -> list[Run]:
+def look(root: ArtifactRoot, repository: str, more: AbstractSet[str], now: datetime) -> list[Run]:
     """The runs of a repository with the facts of their manifests, and the runs named in ``more``.
+
+    ``now``: this machine's time.
 
     Raises:
         StorageError: a store did not answer, so it is not known which other runs a run needs.
@@ -54,7 +56,7 @@ def look(root: ArtifactRoot, repository: str, more: AbstractSet[str]) -> list[Ru
     unread: set[str] = set()
     for place in {one.namespace for one in found}:
         marks = [mark for one in found if one.namespace == place for mark in one.marks]
-        unread |= {mark.attempt.run for mark in unread_marks(marks, is_whole)}
+        unread |= {mark.attempt.run for mark in unread_marks(marks, now, is_whole)}
     return [_needed_by_next(run) if run.id in unread else run for run in found]
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
-from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.errors import NoTableError
 from lakegc_assets.mark import relations as mark_relations
 from lakegc_assets.mark.commits import Liveness, find_liveness, heads_alone, refs_of
@@ -136,6 +136,7 @@ class DeltaMarks:
         The references that can be read are enough to prove that an object is alive.
 
         Raises:
+            RefusedError: a clock is off, or was ahead when the mark was made.
             IntegrityError: the repository is at another namespace now, or was made anew; or an
                 answer is incomplete.
         """
@@ -143,7 +144,9 @@ class DeltaMarks:
         self._require_same_namespace()
         if unread is None:
             self._require_same_repository()
-        ctx.check_clocks(ctx.client, ctx.connections.store())
+        now = ctx.check_clocks(ctx.client, ctx.connections.store())
+        if unread is None:
+            self._require_begun(now)
         taken = Moment.now(ctx.connections.store(), ctx.clocks)
         artifacts, folder = self.attempt.store(), f"{self.folder}{name}/"
         staged, listed = Staged(), 0
@@ -195,6 +198,17 @@ class DeltaMarks:
                 f"{self.ctx.repository!r} was made anew, or restored, in "
                 f"{self.connections.namespace_url} since it was marked, so the mark is of an "
                 "earlier repository: mark it under a new id",
+            )
+
+    def _require_begun(self, now: datetime) -> None:
+        """Refuse to delete by a mark that began later than now: it took young objects for old."""
+        began = self.chain["store_listing"].start
+        if began > now + self.ctx.settings.clock_skew:
+            raise RefusedError(
+                f"mark {self.ctx.run!r} of {self.ctx.repository!r} was begun at {began}, which is "
+                f"later than {now}, the time of the object store: the clocks were ahead when it "
+                "was made, so it took objects and commits for older than they are. Mark again "
+                "under a new id"
             )
 
     def _liveness(self, start: datetime, unread: list[str] | None) -> Liveness:

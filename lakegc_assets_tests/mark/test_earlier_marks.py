@@ -398,5 +398,6 @@ def test_of_marks_of_versions_before_no_clock_tells_within_minutes_which_came_fi
         return cast("Earlier", SimpleNamespace(manifest=manifest))
 
     last = old("last", 5, 20)
-    found = unread_marks([old("long before", -30, -20), old("just before", 0, 3), last])
+    marks = [old("long before", -30, -20), old("just before", 0, 3), last]
+    found = unread_marks(marks, last.manifest.finished)
     assert [mark.manifest.run for mark in found] == ["last", "just before"]

@@ -26,7 +26,7 @@ def root(tmp_path: Path) -> ArtifactRoot:
 
 
 def kept(root: ArtifactRoot) -> dict[str, str]:
-    found = look(root, REPOSITORY, set())
+    found = look(root, REPOSITORY, set(), NOW)
     assert {one.namespace for one in found} == {f"local://{REPOSITORY}"}
     return judge(found, 10 * DAY, NOW)
 
@@ -85,5 +85,5 @@ def test_commits_of_an_earlier_attempt_that_nobody_can_read_keep_their_run(
     begin_anew(root, "again", 80)
     long_ago(root, "late", 70)
     attempt.store().put("active_commits/manifest.json", b"{")
-    found = {one.id: one.needed for one in look(root, REPOSITORY, set())}
+    found = {one.id: one.needed for one in look(root, REPOSITORY, set(), NOW)}
     assert found["again"].startswith("it is not known whether it is needed (")

@@ -226,10 +226,10 @@ def test_what_a_listing_lacks_is_asked_for(tmp_path: Path, monkeypatch: pytest.M
     chain = write_chain(attempt)
     monkeypatch.setattr(LocalStore, "list", lambda *_, **__: iter(()))
     mark = Earlier(attempt, attempt.manifest("active_commits"))
-    assert unread_marks([mark], is_whole) == [mark]
+    assert unread_marks([mark], mark.manifest.finished, is_whole) == [mark]
     (part,) = chain["active_commits"].parts["data"]
     attempt.store().delete_many([part.key])
-    assert unread_marks([mark], is_whole) == []
+    assert unread_marks([mark], mark.manifest.finished, is_whole) == []
     with pytest.raises(IntegrityError, match=r"should have \d+ bytes, and is gone: something"):
         attempt.manifest("active_commits")
 
