@@ -172,6 +172,11 @@ def record_naming(cache: ObjectStore, other: Other, state: str, naming: Sequence
     cache.put(f"{_SEEN}{other.name}.json", _with_digest(data))
 
 
+def record_read(cache: ObjectStore, other: Other) -> None:
+    """Record that a repository was read, but nothing that a later run could use again."""
+    record_naming(cache, other, "", ())
+
+
 def _names_read(cache: ObjectStore) -> set[str]:
     """The repositories that earlier runs have read; also runs of earlier versions."""
     keys = (info.key for info in cache.infos(_OTHERS))

@@ -49,6 +49,7 @@ from lakegc_assets.mark.other_repositories import (
     heads_of,
     others_of,
     record_naming,
+    record_read,
     staged_addresses,
     tables_of,
 )
@@ -292,8 +293,9 @@ class _Reading:
         naming = {i for ids, _ in named for i in ids} | (damaged.keys() - found.lone)
         passed = {**found.passed_over, **{i: damaged[i] for i in damaged.keys() & found.lone}}
         if passed:
-            # Not recorded: a range that is restored later must be read.
+            # The ranges are not recorded: a range that is restored later must be read.
             self._require_no_metarange(passed)
+            record_read(self.ctx.connections.cache(), other)
         else:
             record_naming(self.ctx.connections.cache(), other, tables.state, sorted(naming))
         which = pc.is_in(found.ranges["range_id"], pa.array(sorted(naming), pa.string()))
