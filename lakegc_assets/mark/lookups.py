@@ -466,7 +466,9 @@ class Page:
             require_deleted(self.client, self.repository, branch, but)
             objects, has_more, self.is_deleted = [], False, True
         self.addresses = {found.path: found.physical_address for found in objects}
-        self.high = max(self.addresses) if has_more else None
+        # The server may end a list early, so a page says nothing about paths after its last item;
+        # only an empty page says that nothing follows.
+        self.high = max(self.addresses, default=None)
         if has_more and (self.high is None or self.high < path):
             # Few paths lie between ``low`` and the path, so a full page must reach the path.
             raise IntegrityError(

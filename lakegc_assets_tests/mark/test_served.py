@@ -365,6 +365,17 @@ def test_what_a_diff_names_is_asked_for_where_the_list_lacks_it() -> None:
     assert listing.stats == ["b", "d"]
 
 
+def test_a_page_that_ends_early_says_nothing_about_later_paths() -> None:
+    """Not even if it says that nothing follows."""
+    listing = Listing(["a", "b", "c"])
+    listing.shown = 1
+    page = page_of(listing)
+    assert page.address("main", "a") == "at a"
+    listing.shown = 3
+    assert [page.address("main", path) for path in "bcde"] == ["at b", "at c", None, None]
+    assert listing.calls == 3
+
+
 def test_of_a_branch_that_is_gone_nothing_is_asked_for_alone() -> None:
     listing = Listing(["a"])
     assert page_of(listing).staged("gone", "a") is None
