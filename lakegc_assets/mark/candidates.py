@@ -101,7 +101,7 @@ def _find(
     written = Written()
     if rows:
         written = write_candidates(work, dead, last_holders(work, attempt, dead))
-    _require_distinct(work, written.parts)
+    _require_distinct(work, written.parts, spared)
     facts = {
         **_totals(work, listing),
         "by_reason": written.by_reason,
@@ -227,11 +227,11 @@ def uploads_seen(ctx: RunContext, listing: Manifest) -> list[Dataset]:
     return datasets
 
 
-def _require_distinct(work: SessionFolder, parts: Sequence[Part]) -> None:
-    """Raise IntegrityError where the listing holds a candidate twice."""
+def _require_distinct(work: SessionFolder, parts: Sequence[Part], spared: Sequence[Part]) -> None:
+    """Raise IntegrityError where the listing holds a candidate twice, even if one row is spared."""
     if not parts:
         return
-    twice = relations.duplicates(work.read(parts, ADDRESSES), 1)
+    twice = relations.listed_twice(work.read(parts, ADDRESSES), work.read(spared, ADDRESSES), 1)
     if work.collect(twice, ADDRESSES, "look for objects that are listed twice"):
         raise IntegrityError(f"{work.url} lists an object twice: mark again under a new id")
 

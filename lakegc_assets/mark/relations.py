@@ -213,6 +213,24 @@ def duplicates(rows: DataFrame, most: int) -> DataFrame:
 
 
 @relation
+def listed_twice(candidates: DataFrame, spared: DataFrame, most: int) -> DataFrame:
+    """Addresses of candidates with another row in the listing; at most ``most`` of them.
+
+    The rows of an address may have different times and etags, so one may be spared alone.
+
+    Args:
+        candidates: address, ...: the candidates.
+        spared: address, ...: the spared objects; duplicates do not count.
+        most: maximum number of rows.
+
+    Returns:
+        address, times: as ``duplicates`` returns them.
+    """
+    each = spared.select("address").distinct()
+    return duplicates(candidates.select("address").unionByName(each), most)
+
+
+@relation
 def in_order(marked: DataFrame) -> DataFrame:
     """Marked DF sorted by address, so that each file covers one key range of the store."""
     return marked.orderBy("address")

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 from lakegc_assets.embedded.faults import Fault
+from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark import etags, signatures
@@ -27,7 +28,7 @@ from lakegc_assets.mark.lookups import Inquiry
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.served import SERVED, UNVERIFIED, served_candidates
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SmallLake, copy_lake, running
 from lakegc_assets_tests.sessions import Session
@@ -244,6 +245,29 @@ def test_an_object_that_is_listed_twice_stops_the_run(
         chain = whole(self, *args)
         manifest = chain["store_listing"]
         parts = {**manifest.parts, "data": [*manifest.parts["data"]] * 2}
+        return {**chain, "store_listing": replace(manifest, parts=parts)}
+
+    monkeypatch.setattr(AttemptArtifacts, "chain", doubled)
+    with pytest.raises(IntegrityError, match="lists an object twice"):
+        find_candidates(ctx)
+
+
+def test_an_object_of_which_one_row_is_spared_stops_the_run(
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other row of the object may be that of an upload in parts, which no run has seen."""
+    ctx = lake.context(spark)
+    whole = AttemptArtifacts.chain
+    attempt = attempt_of(ctx)
+    listed = attempt.read("store_listing", "data")
+    etags_of_parts = pa.array([f"{'a' * 32}-2"] * listed.num_rows)
+    listed = listed.set_column(listed.column_names.index("etag"), "etag", etags_of_parts)
+    other = write_part(attempt.store(), "store_listing/data/", listed.cast(LISTING))
+
+    def doubled(self: AttemptArtifacts, *args: Any) -> dict[str, Manifest]:
+        chain = whole(self, *args)
+        manifest = chain["store_listing"]
+        parts = {**manifest.parts, "data": [*manifest.parts["data"], other]}
         return {**chain, "store_listing": replace(manifest, parts=parts)}
 
     monkeypatch.setattr(AttemptArtifacts, "chain", doubled)

@@ -183,13 +183,15 @@ def test_totals_and_duplicates(frames: Frames) -> None:
     times = pa.schema([("address", pa.string()), ("times", pa.int64())])
 
     @settings(max_examples=frames.examples)
-    @given(STORE)
-    def check(store: Any) -> None:
+    @given(STORE, rows(SPARED, address=ADDRESSES, why=WHY))
+    def check(store: Any, spared: Any) -> None:
         frame = frames.of(store, LISTING)
         totals = frames.rows(relations.listing_totals(frame, NOW), TOTALS)
         assert totals == twins.listing_totals(store, NOW)
         twice = frames.rows(relations.duplicates(frame, 99), times)
         assert same(twice, twins.duplicates(store, 99))
         assert len(frames.rows(relations.duplicates(frame, 1), times)) <= 1
+        either = relations.listed_twice(frame, frames.of(spared, SPARED), 99)
+        assert same(frames.rows(either, times), twins.listed_twice(store, spared, 99))
 
     check()

@@ -118,6 +118,11 @@ def duplicates(rows: Rows, most: int) -> list[Row]:
     return [{"address": address, "times": n} for address, n in counts.items() if n > 1][:most]
 
 
+def listed_twice(candidates: Rows, spared: Rows, most: int) -> list[Row]:
+    each = [{"address": address} for address in {row["address"] for row in spared}]
+    return duplicates([*candidates, *each], most)
+
+
 def named_twice(rows: Rows) -> list[Row]:
     times = Counter(row["hash"] for row in rows)
     return [{"hash": one} for one, count in times.items() if count > 1]
