@@ -100,13 +100,13 @@ def require_marked(client: LakeFSClient, repository: str, store: ObjectStore) ->
         OtherServerError: the marker names another repository or server.
         IntegrityError: there is no marker, or it is damaged.
     """
-    if known_server(store) is None:
+    if (theirs := known_server(store)) is None:
         raise IntegrityError(
             f"{store.url} has no {MARKER}, which every mark writes: this is not the store of the "
             "marks, or the file was removed. Correct the endpoint, region, account or local_root; "
             "if they are right, mark again"
         )
-    require_no_other_server(client, repository, store)
+    _require_same(_present(client, repository), theirs, store)
 
 
 def known_server(store: ObjectStore) -> Server | None:
