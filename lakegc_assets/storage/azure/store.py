@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import requests
 
-from lakegc_assets.storage.azure.auth import VERSION
 from lakegc_assets.storage.azure.blobs import Blob
 from lakegc_assets.storage.azure.service import VERSION_OF_START_FROM, read_page
 from lakegc_assets.storage.azure.versions import AzureVersions
@@ -113,8 +112,8 @@ class AzureStore(AzureVersions):
             return {keys[0]: answer_of_one(lambda: self._delete_one(keys[0], conditions[0], sign))}
         deletes = {}
         for key, condition in zip(keys, conditions, strict=True):
-            headers = {"x-ms-version": VERSION, **condition}
-            deletes[key] = Request("DELETE", self.object_at(key).url(), headers)
+            # Azure refuses a part with a version of its own: the version of the batch applies.
+            deletes[key] = Request("DELETE", self.object_at(key).url(), {**condition})
             self.service.sign(deletes[key], self._signer(key, deadline))
         url = self._target({"restype": "container", "comp": "batch"})
         return self.service.delete_batch(url, deletes)
