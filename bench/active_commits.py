@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 
 from lakegc_assets.retention.active_commits import active_commits
 from lakegc_assets.retention.commits import Commit
-from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.naive_active_commits import naive_active_commits
 from lakegc_assets.retention.rules import Rules
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -39,7 +39,7 @@ from lakegc_assets.graveler.entry import Entry, Timestamp
 from lakegc_assets.graveler.ranges import range_record
 from lakegc_assets.graveler.sstable import Record
 from lakegc_assets.retention.commits import Commit as Walked
-from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.naive_active_commits import naive_active_commits
 from lakegc_assets.retention.rules import Rules
 
 _SIZE = 64

@@ -42,9 +42,9 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.probes import Condition
+from lakegc_assets.sweep.batch_guard import seen_now
 from lakegc_assets.sweep.lease import Lease, repository_lease
 from lakegc_assets.sweep.lease_record import owner_of
-from lakegc_assets.sweep.liveness_look import seen_now
 from lakegc_assets.sweep.rate_limit import Limits
 from lakegc_assets.sweep.rounds import delete
 from lakegc_assets.sweep.task_orders import Orders, Portion

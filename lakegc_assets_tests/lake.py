@@ -24,10 +24,10 @@ from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
-from lakegc_assets.mark.committed import read_committed_addresses
+from lakegc_assets.mark.committed_addresses import read_committed_addresses
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.report import report
-from lakegc_assets.mark.uncommitted import snapshot_uncommitted
+from lakegc_assets.mark.uncommitted_snapshot import snapshot_uncommitted
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings

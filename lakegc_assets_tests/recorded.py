@@ -22,10 +22,10 @@ from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
-from lakegc_assets.mark.committed import read_committed_addresses
+from lakegc_assets.mark.committed_addresses import read_committed_addresses
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.report import report
-from lakegc_assets.mark.uncommitted import snapshot_uncommitted
+from lakegc_assets.mark.uncommitted_snapshot import snapshot_uncommitted
 from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext

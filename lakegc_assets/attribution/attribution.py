@@ -32,14 +32,14 @@ from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.commits import ACTIVE, EXPIRED, RULE
-from lakegc_assets.mark.committed import PATH_RANGES
+from lakegc_assets.mark.committed_addresses import PATH_RANGES
 from lakegc_assets.mark.incremental_listing import sweeps_since
 from lakegc_assets.mark.live_ranges import every_range
 from lakegc_assets.mark.metaranges import pairs_frame
 from lakegc_assets.mark.ranges import cached_frame
-from lakegc_assets.mark.served import SPARED as SPARED_ROWS
+from lakegc_assets.mark.served_candidates import SPARED as SPARED_ROWS
 from lakegc_assets.mark.session_folder import SessionFolder
-from lakegc_assets.retention.retained import lengthen, protecting
+from lakegc_assets.retention.retained_commits import lengthen, protecting
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext

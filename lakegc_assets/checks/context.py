@@ -17,10 +17,10 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lakegc_assets.checks import refs, relations, served
+from lakegc_assets.checks import refs, relations, served_addresses
+from lakegc_assets.checks.logged_commits import kept_commits, path_commits
 from lakegc_assets.checks.paths import SPANS, Below, entries_below
 from lakegc_assets.checks.refs import ADDRESSES, pinned_addresses, write_addresses
-from lakegc_assets.checks.retained import kept_commits, path_commits
 from lakegc_assets.checks.witness import ENTRIES, KIND
 from lakegc_assets.checks.witness_cache import Witnessed, witnessed
 from lakegc_assets.engine.datasets import Part
@@ -394,7 +394,7 @@ class Case:
 
     @cached_property
     def questions(self) -> Sequence[Part]:
-        """Files of ``served.QUESTIONS``: places where a HEAD entry looks like a candidate."""
+        """Files of ``QUESTIONS``: places where a HEAD entry looks like a candidate."""
         if not self.rows or not self.head_ranges:
             return []
         heads = self._texts(self.heads.items(), ("branch", "commit_id"))
@@ -407,16 +407,16 @@ class Case:
             held = self.witnessed.frame(self.frames, self.head_ranges, columns)
             given = held, self.candidates, self._pairs, heads, lost, confirming
             label = "check entries that look like candidates"
-            return self.write(relations.questions(*given), served.QUESTIONS, label)
+            return self.write(relations.questions(*given), served_addresses.QUESTIONS, label)
 
         return self.from_cache(find)
 
     @cached_property
     def served(self) -> Sequence[Part]:
         """Files of the addresses that lakeFS serves where a HEAD entry looks like a candidate."""
-        cost = sum(part.rows for part in self.questions) * served.QUESTION_S
-        task = partial(served.ask, self.scratch, self.ctx.repository)
-        pieces = served.pieces_of(self.questions)
+        cost = sum(part.rows for part in self.questions) * served_addresses.QUESTION_S
+        task = partial(served_addresses.ask, self.scratch, self.ctx.repository)
+        pieces = served_addresses.pieces_of(self.questions)
         answers = self.ctx.tasks.run("check what is served", task, pieces, cost)
         return [part for answer in answers for part in answer]
 

@@ -15,8 +15,8 @@ from lakegc_assets.checks import context as checked
 from lakegc_assets.checks import relations
 from lakegc_assets.checks.context import EXAMPLES, Case, CheckResult
 from lakegc_assets.checks.listing_check import carried_and_gone
-from lakegc_assets.checks.retained import kept_commits, longest_rules, main_ancestries
-from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.checks.logged_commits import kept_commits, longest_rules, main_ancestries
+from lakegc_assets.retention.naive_active_commits import naive_active_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.settings import recorded_retain
 from lakegc_assets.wording import counted

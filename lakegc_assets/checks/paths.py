@@ -18,7 +18,7 @@ from lakegc_assets.engine.datasets import table_of
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.tasks import Tasks, thread_each
 from lakegc_assets.graveler.ranges import read_metarange
-from lakegc_assets.retention.retain import MOST_FOLDERS, prefix_of
+from lakegc_assets.retention.retain_rules import MOST_FOLDERS, prefix_of
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache
 

@@ -23,10 +23,10 @@ from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.wording import counted
 
 if TYPE_CHECKING:
-    from lakegc_assets.forecast.change import Change
     from lakegc_assets.forecast.forecast import Amount, Forecast
+    from lakegc_assets.forecast.proposed_rules import Change
     from lakegc_assets.lakefs.config import LakeFSConfig
-    from lakegc_assets.retention.retain import Retain
+    from lakegc_assets.retention.retain_rules import Retain
     from lakegc_assets.retention.rules import Rules
 
 _apply_option = click.option(
@@ -141,7 +141,7 @@ def _apply(
     ``changes``: repositories, with the rules that were shown as today's, and the new rules.
     ``otherwise``: printed if there are none. ``yes``: asks nobody.
     """
-    from lakegc_assets.forecast.change import apply_rules
+    from lakegc_assets.forecast.proposed_rules import apply_rules
 
     if not changes:
         click.echo(otherwise, err=True)
@@ -163,7 +163,7 @@ def _change(
     retain: Path | None,
 ) -> Change:
     """The change of rules that the options describe."""
-    from lakegc_assets.forecast.change import Change
+    from lakegc_assets.forecast.proposed_rules import Change
     from lakegc_assets.retention.rules_file import parse_rules
 
     rules = None if file is None else parsed(file, parse_rules)
@@ -251,7 +251,7 @@ def rules(file: Path, replace: bool, applying: bool, yes: bool, as_json: bool) -
     --apply sets the rules in lakeFS, and the next mark of each of these repositories follows them.
     """
     from lakegc_assets.cli.site import Site
-    from lakegc_assets.forecast.change import compare_rules
+    from lakegc_assets.forecast.proposed_rules import compare_rules
     from lakegc_assets.retention.rules_file import parse_default_rules
 
     defaults = parsed(file, parse_default_rules)

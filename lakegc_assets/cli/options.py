@@ -20,7 +20,7 @@ from lakegc_assets.run.command_line import Source
 from lakegc_assets.run.settings import CollectorSettings
 
 if TYPE_CHECKING:
-    from lakegc_assets.retention.retain import Retain
+    from lakegc_assets.retention.retain_rules import Retain
 
 #: File below DAGSTER_HOME; its first line is the default of ``--defs``.
 POINTER: Final = "lakegc-defs"

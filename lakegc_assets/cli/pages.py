@@ -41,8 +41,8 @@ from lakegc_assets.estate.tables import (
     report_tables,
     storage_tables,
 )
-from lakegc_assets.forecast.change import Change
 from lakegc_assets.forecast.forecast import Forecast, forecast
+from lakegc_assets.forecast.proposed_rules import Change
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.command_line import command_line

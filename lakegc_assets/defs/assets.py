@@ -48,11 +48,11 @@ from lakegc_assets.leftovers.report import find_leftovers
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import ACTIVE, find_active_commits
-from lakegc_assets.mark.committed import read_committed_addresses
+from lakegc_assets.mark.committed_addresses import read_committed_addresses
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.reasons import CANDIDATES
 from lakegc_assets.mark.report import BREAKDOWN, report
-from lakegc_assets.mark.uncommitted import snapshot_uncommitted
+from lakegc_assets.mark.uncommitted_snapshot import snapshot_uncommitted
 from lakegc_assets.recovery.backups import OUTCOMES
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice

@@ -17,7 +17,7 @@ import dagster as dg
 from pydantic import AfterValidator, WithJsonSchema
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.retention.retain import Retain
+from lakegc_assets.retention.retain_rules import Retain
 
 _V = TypeVar("_V")
 

@@ -23,7 +23,7 @@ from lakegc_assets.defs.names import (
 )
 from lakegc_assets.defs.notices import APPROVABLE, link_to_run, ways_of
 from lakegc_assets.defs.policy import NoticeSection, Policies, Policy
-from lakegc_assets.defs.turns import Turns
+from lakegc_assets.defs.round_robin import RoundRobin
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.notices import Document, Outbox, document
 from lakegc_assets.estate.repository_state import UNREADABLE, Standing, standing
@@ -69,7 +69,7 @@ def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
         before = memory.get("listed", memory.get("told", []))  # as older versions called it
         ours = listed.intersection(before)
         known = sorted(context.instance.get_dynamic_partitions(names.of(REPOSITORY)))
-        turns = Turns(names.of("gc_waiting"), memory, moment)
+        turns = RoundRobin(names.of("gc_waiting"), memory, moment)
         turns.put_changed_first(context.instance)
         found, unclear = set[str](), set(known)
         if due := turns.due(known, _LOOK):
@@ -111,7 +111,7 @@ def _look(
     policies: Policies,
     root: ArtifactRoot,
     known: Sequence[str],
-    turns: Turns,
+    turns: RoundRobin,
     due: Sequence[str],
     now: datetime,
 ) -> tuple[dict[str, _Waiting], set[str]]:

@@ -29,7 +29,7 @@ from lakegc_assets.defs.fields import (
     some,
 )
 from lakegc_assets.estate.notices import FORMS, MailServer
-from lakegc_assets.forecast.change import Change
+from lakegc_assets.forecast.proposed_rules import Change
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.bounds import Bounds
 from lakegc_assets.run.settings import (

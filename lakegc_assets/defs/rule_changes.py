@@ -8,7 +8,7 @@ from typing import Any, Final
 import dagster as dg
 
 from lakegc_assets.defs.collection import Collection, collected, remembered
-from lakegc_assets.defs.turns import Turns, looked_at
+from lakegc_assets.defs.round_robin import RoundRobin, looked_at
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.models import Repository
 
@@ -32,7 +32,7 @@ def rules_sensor(collection: Collection) -> dg.SensorDefinition:
         # The cursor of older versions held only the rules.
         known: dict[str, dict[str, Any]] = memory.get(RULES, memory)
         before = memory if RULES in memory else {}
-        turns = Turns(collection.names.of("gc_rules"), before, collection.now())
+        turns = RoundRobin(collection.names.of("gc_rules"), before, collection.now())
         client = lakefs.connect()
         there = {one.id: one for one in collected(lakefs, policies)}
 

@@ -37,7 +37,7 @@ from lakegc_assets.defs.names import (
     tag_value,
 )
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.turns import BUDGET_S, Turns, looked_at
+from lakegc_assets.defs.round_robin import BUDGET_S, RoundRobin, looked_at
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -165,7 +165,7 @@ def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
         root, moment, memory = resources.root, collection.now(), remembered(context)
         there = collected(resources.lakefs.config(), collection.policies)
         chosen = [r.id for r in there if collection.policies.of(r.id).sweep != "never"]
-        turns = Turns(collection.names.of("gc_approvals"), memory, moment)
+        turns = RoundRobin(collection.names.of("gc_approvals"), memory, moment)
         turns.put_changed_first(context.instance)
         log = context.log
         looked = turns.look(chosen, lambda name: _approved(log, root, name, moment))

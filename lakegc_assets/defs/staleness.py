@@ -17,7 +17,7 @@ from lakegc_assets.defs.metadata import table
 from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, Names
 from lakegc_assets.defs.notices import ways_of
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.turns import Turns
+from lakegc_assets.defs.round_robin import RoundRobin
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.notices import Document, Outbox, document
@@ -242,7 +242,7 @@ def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
         outbox = Outbox(ways_of(collection.notices), memory.get("waiting", {}), collection.now())
         there, root, silence = _look(context, collection, memory.get("known", {}))
         names_there = sorted(one.name for one in there)
-        turns = Turns(names.of("gc_staleness"), memory, collection.now())
+        turns = RoundRobin(names.of("gc_staleness"), memory, collection.now())
         marked = dict(memory.get("marked", {}))
         found, later = _judge(there, root, context.instance, collection, marked, turns.look)
         # Repositories that were not read keep their state; the next tick continues with them.

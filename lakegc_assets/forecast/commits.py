@@ -14,9 +14,9 @@ from lakegc_assets.mark.earlier_marks import FORGOTTEN, previous_of
 from lakegc_assets.mark.refs import load_commits
 from lakegc_assets.retention.active_commits import Reason, active_commits
 from lakegc_assets.retention.commits import Commit
-from lakegc_assets.retention.retain import FOREVER as ALWAYS
-from lakegc_assets.retention.retain import NO_RETAIN, Retain
-from lakegc_assets.retention.retained import kept_commits, least_days, lengthen, raise_days
+from lakegc_assets.retention.retain_rules import FOREVER as ALWAYS
+from lakegc_assets.retention.retain_rules import NO_RETAIN, Retain
+from lakegc_assets.retention.retained_commits import kept_commits, least_days, lengthen, raise_days
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.thresholds import (
     FOREVER,

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.forecast import relations
-from lakegc_assets.forecast.change import Change, todays_rules
 from lakegc_assets.forecast.commits import (
     MarkedCommits,
     Span,
@@ -24,9 +23,10 @@ from lakegc_assets.forecast.commits import (
     spans_of_paths,
 )
 from lakegc_assets.forecast.outlook import LATER, TOTALS, Mark, Outlook, look_out
+from lakegc_assets.forecast.proposed_rules import Change, todays_rules
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.retention.retain import Retain
+from lakegc_assets.retention.retain_rules import Retain
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.command_line import command_line

@@ -23,9 +23,9 @@ from lakegc_assets.mark.candidates import UNRESOLVED, uploads_seen
 from lakegc_assets.mark.incremental_listing import SWEPT, sweeps_since
 from lakegc_assets.mark.metaranges import cached_metaranges, path_ranges, ranges_of
 from lakegc_assets.mark.ranges import cached_ranges, range_frame
-from lakegc_assets.mark.served import SPARED
+from lakegc_assets.mark.served_candidates import SPARED
 from lakegc_assets.retention.commits import Commit
-from lakegc_assets.retention.retain import prefix_of
+from lakegc_assets.retention.retain_rules import prefix_of
 from lakegc_assets.retention.thresholds import FOREVER, NEVER
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext

@@ -19,7 +19,7 @@ from lakegc_assets.leftovers.namespaces import (
     LeftoverNamespace,
     leftover_namespaces,
 )
-from lakegc_assets.leftovers.retained import RetainedObjects, retained_objects
+from lakegc_assets.leftovers.retained_objects import RetainedObjects, retained_objects
 from lakegc_assets.leftovers.server import Problem, Server, noting
 from lakegc_assets.leftovers.uploads import (
     LeftoverUploads,

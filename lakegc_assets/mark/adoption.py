@@ -23,7 +23,7 @@ from lakegc_assets.mark import comparison_relations
 from lakegc_assets.mark.comparison_relations import SPARED_BY_MARK
 from lakegc_assets.mark.foreign_marks import ForeignMark, find_mark, read_mark
 from lakegc_assets.mark.reasons import survivors
-from lakegc_assets.mark.served import SPARED
+from lakegc_assets.mark.served_candidates import SPARED
 from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.command_line import command_line, recorded_settings

@@ -27,7 +27,7 @@ from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.listing_pages import SEEN_IN
 from lakegc_assets.mark.lookups import Inquiry
 from lakegc_assets.mark.reasons import CANDIDATES, Written, last_holders, write_candidates
-from lakegc_assets.mark.served import (
+from lakegc_assets.mark.served_candidates import (
     COMPARED_BY_ETAG,
     LEAST_SECONDS,
     SIZES_AGREE,
@@ -37,7 +37,7 @@ from lakegc_assets.mark.served import (
 )
 from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.mark.signatures import HeadMatches
-from lakegc_assets.mark.uncommitted import listed_once
+from lakegc_assets.mark.uncommitted_snapshot import listed_once
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest, require_protection
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES

@@ -46,8 +46,13 @@ from lakegc_assets.mark.refs import (
 )
 from lakegc_assets.retention.active_commits import ActiveCommits, Reason
 from lakegc_assets.retention.commits import Commit, main_ancestry
-from lakegc_assets.retention.retain import NO_RETAIN, Retain
-from lakegc_assets.retention.retained import lengthen, path_commits, raise_days, retained_commits
+from lakegc_assets.retention.retain_rules import NO_RETAIN, Retain
+from lakegc_assets.retention.retained_commits import (
+    lengthen,
+    path_commits,
+    raise_days,
+    retained_commits,
+)
 from lakegc_assets.retention.rules import MAX_DAYS, Rules
 from lakegc_assets.retention.union import (
     UnitedActiveCommits,

@@ -17,7 +17,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark import relations
 from lakegc_assets.mark.addresses import entry_spellings
 from lakegc_assets.mark.commits import RULE
-from lakegc_assets.mark.committed import PATH_RANGES
+from lakegc_assets.mark.committed_addresses import PATH_RANGES
 from lakegc_assets.mark.earlier_marks import ASSET, FORGOTTEN, PATHS
 from lakegc_assets.mark.live_ranges import all_tables
 from lakegc_assets.mark.metaranges import (
@@ -28,7 +28,7 @@ from lakegc_assets.mark.metaranges import (
     uncounted,
 )
 from lakegc_assets.mark.ranges import range_frame
-from lakegc_assets.retention.retain import prefix_of
+from lakegc_assets.retention.retain_rules import prefix_of
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext

@@ -24,7 +24,7 @@ from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark import inventory
-from lakegc_assets.mark.expired import expired_addresses
+from lakegc_assets.mark.expired_addresses import expired_addresses
 from lakegc_assets.mark.incremental_listing import (
     AHEAD,
     Carried,

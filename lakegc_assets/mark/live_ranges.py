@@ -44,7 +44,7 @@ from lakegc_assets.mark.ranges import (
     run_on_ranges,
     wanted,
 )
-from lakegc_assets.retention.retain import prefix_of
+from lakegc_assets.retention.retain_rules import prefix_of
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext

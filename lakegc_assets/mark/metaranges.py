@@ -27,7 +27,7 @@ from lakegc_assets.engine.tasks import bin_pack, thread_each
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, RANGES, decode_metarange
 from lakegc_assets.graveler.ranges import read_metarange
-from lakegc_assets.retention.retain import prefix_of
+from lakegc_assets.retention.retain_rules import prefix_of
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache

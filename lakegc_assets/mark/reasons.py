@@ -19,7 +19,7 @@ from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark import comparison_relations, relations
-from lakegc_assets.mark.committed import PATH_RANGES
+from lakegc_assets.mark.committed_addresses import PATH_RANGES
 from lakegc_assets.mark.comparison_relations import (
     ANY_RANGE,
     COMMITTED,
@@ -39,7 +39,7 @@ from lakegc_assets.mark.live_ranges import every_range, isolate
 from lakegc_assets.mark.marked_objects import digest_of
 from lakegc_assets.mark.metaranges import ranges_of
 from lakegc_assets.mark.ranges import cache_ranges, range_frame
-from lakegc_assets.mark.served import SPARED
+from lakegc_assets.mark.served_candidates import SPARED
 from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import reads_tables

@@ -29,8 +29,8 @@ from lakegc_assets.mark.publication import (
     instant,
     write_lists,
 )
-from lakegc_assets.retention.retain import Retain
-from lakegc_assets.retention.retained import lengthen
+from lakegc_assets.retention.retain_rules import Retain
+from lakegc_assets.retention.retained_commits import lengthen
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest, require_protection
 from lakegc_assets.run.connections import Connections

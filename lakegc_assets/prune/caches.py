@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from lakegc_assets.checks.paths import FOLDERS as WITNESSED_FOLDERS
 from lakegc_assets.checks.paths import METARANGES as WITNESSED_METARANGES
 from lakegc_assets.checks.witness import KIND as WITNESSED
-from lakegc_assets.mark.committed import PATH_RANGES
+from lakegc_assets.mark.committed_addresses import PATH_RANGES
 from lakegc_assets.mark.etags import KIND as EVIDENCE
 from lakegc_assets.mark.metaranges import BOUNDS_KIND as BOUNDS
 from lakegc_assets.mark.metaranges import KIND as METARANGES

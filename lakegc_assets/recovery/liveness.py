@@ -23,8 +23,8 @@ from lakegc_assets.mark.live_ranges import live_ranges, read_live, read_path_ran
 from lakegc_assets.mark.lookups import Inquiry
 from lakegc_assets.mark.metaranges import path_ranges
 from lakegc_assets.mark.references import read_references
-from lakegc_assets.mark.served import served_candidates
-from lakegc_assets.mark.uncommitted import listed_once, prepare_uncommitted, read_staged
+from lakegc_assets.mark.served_candidates import served_candidates
+from lakegc_assets.mark.uncommitted_snapshot import listed_once, prepare_uncommitted, read_staged
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, Manifest
 from lakegc_assets.run.context import RunContext

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.retention.retain import Retain
+from lakegc_assets.retention.retain_rules import Retain
 from lakegc_assets.run.settings import CollectorSettings, Settings, as_today
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from pydantic import (
 
 from lakegc_assets.engine.choice import EngineSetting
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.retention.retain import NO_RETAIN, Retain
+from lakegc_assets.retention.retain_rules import NO_RETAIN, Retain
 from lakegc_assets.run.bounds import Bounds
 from lakegc_assets.wording import duration
 

@@ -28,6 +28,14 @@ from lakegc_assets.storage.errors import EXPIRED
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import ledger
+from lakegc_assets.sweep.batch_guard import (
+    CHECK_LIFETIME,
+    CHECK_TIME,
+    Look,
+    fingerprint_of,
+    judge,
+    seen_now,
+)
 from lakegc_assets.sweep.delete_answers import (
     NOT_SENT,
     hopeless,
@@ -44,14 +52,6 @@ from lakegc_assets.sweep.delta_extension import (
 from lakegc_assets.sweep.hold import read_hold
 from lakegc_assets.sweep.lease_record import lost, sweep_of
 from lakegc_assets.sweep.ledger import Outcome
-from lakegc_assets.sweep.liveness_look import (
-    CHECK_LIFETIME,
-    CHECK_TIME,
-    Look,
-    fingerprint_of,
-    judge,
-    seen_now,
-)
 from lakegc_assets.sweep.rate_limit import RateLimiter
 from lakegc_assets.sweep.store_comparison import REWRITTEN, Compared, Marked, Prefetch, compare
 from lakegc_assets.sweep.task_orders import (

@@ -26,7 +26,7 @@ from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.errors import NoTableError
 from lakegc_assets.mark import relations as mark_relations
 from lakegc_assets.mark.commits import Liveness, find_liveness, heads_alone, refs_of
-from lakegc_assets.mark.committed import PATH_RANGES
+from lakegc_assets.mark.committed_addresses import PATH_RANGES
 from lakegc_assets.mark.earlier_marks import MADE
 from lakegc_assets.mark.etags import etag_files
 from lakegc_assets.mark.live_ranges import (
@@ -40,15 +40,15 @@ from lakegc_assets.mark.live_ranges import (
 from lakegc_assets.mark.lookups import Inquiry
 from lakegc_assets.mark.metaranges import COUNTED, path_ranges
 from lakegc_assets.mark.references import REFERENCES, References, read_references
-from lakegc_assets.mark.served import answered, inquire, read_compared
-from lakegc_assets.mark.uncommitted import (
+from lakegc_assets.mark.served_candidates import answered, inquire, read_compared
+from lakegc_assets.mark.uncommitted_snapshot import (
     Staged,
     listed_once,
     prepare_uncommitted,
     read_staged,
 )
 from lakegc_assets.retention.commits import Commit
-from lakegc_assets.retention.retained import deciding
+from lakegc_assets.retention.retained_commits import deciding
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.clocks import Moment
@@ -57,8 +57,8 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.pins import pinned
 from lakegc_assets.sweep import relations
+from lakegc_assets.sweep.batch_guard import Fingerprint, fingerprint_of
 from lakegc_assets.sweep.delta_extension import HELD, CommitFiles, KnownCommits, write_known
-from lakegc_assets.sweep.liveness_look import Fingerprint, fingerprint_of
 
 STAGED: Final = "it is staged on a branch now"
 SPARED: Final = schema("address string, why string")

@@ -34,8 +34,8 @@ from lakegc_assets.mark.ranges import Wanted, decode, require_length
 from lakegc_assets.mark.refs import load_commits, read_commits_csv, read_heads
 from lakegc_assets.mark.relations import AMBIGUOUS
 from lakegc_assets.retention.commits import Commit
-from lakegc_assets.retention.retain import NO_RETAIN, Retain
-from lakegc_assets.retention.retained import path_commits, retained_commits
+from lakegc_assets.retention.retain_rules import NO_RETAIN, Retain
+from lakegc_assets.retention.retained_commits import path_commits, retained_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.union import missing_heads
 from lakegc_assets.run.connections import Connections, reads_tables

@@ -38,6 +38,7 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StoreUnavailableError,
 )
+from lakegc_assets.sweep.batch_guard import CHECK_LIFETIME
 from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease_record import (
     LEASE,
@@ -49,7 +50,6 @@ from lakegc_assets.sweep.lease_record import (
     read_lease,
     sweep_of,
 )
-from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
 
 #: Time for which a process waits for a lease that its owner does not renew.
 PATIENCE: Final = timedelta(minutes=10)

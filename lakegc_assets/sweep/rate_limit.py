@@ -36,7 +36,7 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StoreUnavailableError,
 )
-from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
+from lakegc_assets.sweep.batch_guard import CHECK_LIFETIME
 
 _TASKS: Final = "swept_set/tasks/"
 _SLOW: Final = "slow-"

@@ -22,13 +22,13 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.storage.probes import Condition
 from lakegc_assets.storage.values import NO_PROTECTION, DataProtection
 from lakegc_assets.sweep import ledger
+from lakegc_assets.sweep.batch_guard import CHECK_LIFETIME
 from lakegc_assets.sweep.deletion import delete_portion
 from lakegc_assets.sweep.delta import DeltaMark, DeltaMarks
 from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.ledger import GONE
 from lakegc_assets.sweep.ledger_state import LedgerState
-from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
 from lakegc_assets.sweep.rate_limit import Limits, share_after
 from lakegc_assets.sweep.task_orders import (
     EARLY,

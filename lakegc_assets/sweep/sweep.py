@@ -18,7 +18,7 @@ from typing import Final
 
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.errors import LakegcError, RefusedError
-from lakegc_assets.mark.committed import READ_UNTIL
+from lakegc_assets.mark.committed_addresses import READ_UNTIL
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.marked_objects import marked_in_order
 from lakegc_assets.recovery.old_trash import prune_trash

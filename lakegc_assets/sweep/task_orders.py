@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from lakegc_assets.mark.marked_objects import Stretch
-from lakegc_assets.retention.retain import NO_RETAIN, Retain
+from lakegc_assets.retention.retain_rules import NO_RETAIN, Retain
 from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks, Moment
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.probes import Condition
 from lakegc_assets.storage.values import NO_PROTECTION, DataProtection
+from lakegc_assets.sweep.batch_guard import Fingerprint
 from lakegc_assets.sweep.delta_extension import CommitFiles
 from lakegc_assets.sweep.lease_record import sweep_of
 from lakegc_assets.sweep.ledger import DONE, Outcome
-from lakegc_assets.sweep.liveness_look import Fingerprint
 from lakegc_assets.sweep.rate_limit import Limits, round_folder
 
 #: Results of a task that stops early, instead of an outcome.

@@ -12,8 +12,8 @@ import pytest
 from lakegc_assets.attribution.attribution import ASSET, attribute
 from lakegc_assets.engine.database import Database
 from lakegc_assets.engine.embedded import EmbeddedSession
-from lakegc_assets.forecast.change import Change
 from lakegc_assets.forecast.forecast import forecast
+from lakegc_assets.forecast.proposed_rules import Change
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore

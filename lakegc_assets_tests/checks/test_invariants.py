@@ -23,12 +23,12 @@ from lakegc_assets.checks.evaluation import (
     evaluate,
     require_passed,
 )
-from lakegc_assets.checks.retained import main_ancestries
+from lakegc_assets.checks.logged_commits import main_ancestries
 from lakegc_assets.engine.datasets import read_parts, write_part
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Branch, Commit
-from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.naive_active_commits import naive_active_commits
 from lakegc_assets.retention.rules import MAX_DAYS, Rules
 from lakegc_assets.run.pins import PINS, Pin, write_pin
 from lakegc_assets_tests.checks.conftest import Labs

@@ -28,7 +28,7 @@ from lakegc_assets.defs.policy import Policies
 from lakegc_assets.estate.tables import MarkFigures, Table
 from lakegc_assets.forecast.forecast import Amount, Forecast
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.retention.retain import Retain
+from lakegc_assets.retention.retain_rules import Retain
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.wording import escaped, price_note
 from lakegc_assets_tests.cli.calling import lakegc

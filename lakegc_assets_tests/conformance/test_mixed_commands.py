@@ -20,7 +20,7 @@ import pytest
 from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.lakefs.errors import LakeFSError
 from lakegc_assets.retention.commits import Commit
-from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.naive_active_commits import naive_active_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.settings import MODES
 from lakegc_assets_tests.cli.calling import lakegc

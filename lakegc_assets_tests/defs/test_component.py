@@ -25,7 +25,7 @@ from lakegc_assets.defs.names import OTHER_JOBS, PLAIN, RUN_JOBS, add_partition
 from lakegc_assets.defs.policy import ForecastSection, Override, Policies, Policy
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.defs.scaffolding import CollectionScaffolder
-from lakegc_assets.retention.retain import OfBranches, Retain
+from lakegc_assets.retention.retain_rules import OfBranches, Retain
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.sweep.approval import Limits
 

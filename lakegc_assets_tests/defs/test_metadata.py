@@ -9,7 +9,7 @@ import pytest
 
 from lakegc_assets.defs.metadata import asked_for, of_rules, of_sweep, plain_lines, table, value_of
 from lakegc_assets.estate.tables import breakdown
-from lakegc_assets.retention.retain import Retain
+from lakegc_assets.retention.retain_rules import Retain
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.wording import human_bytes

@@ -12,7 +12,7 @@ from hypothesis.stateful import (
 )
 
 from lakegc_assets.retention.commits import Commit as RetainedCommit
-from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.naive_active_commits import naive_active_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets_tests.embedded.machine import (
     BRANCHES,

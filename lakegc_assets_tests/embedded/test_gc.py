@@ -19,7 +19,7 @@ from lakegc_assets.embedded.gc import collect
 from lakegc_assets.embedded.lake import Lake, catalog
 from lakegc_assets.embedded.lake.settings import ServerSettings
 from lakegc_assets.retention.commits import Commit
-from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.naive_active_commits import naive_active_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.storage import local
 from lakegc_assets_tests.embedded.api import TIMEOUT, Api, Repo

@@ -14,10 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.checks.retained import main_ancestries
+from lakegc_assets.checks.logged_commits import main_ancestries
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.forecast import forecast as forecasts
-from lakegc_assets.forecast.change import Change
 from lakegc_assets.forecast.forecast import (
     ABOUT,
     AT_LEAST,
@@ -27,8 +26,9 @@ from lakegc_assets.forecast.forecast import (
     Forecast,
 )
 from lakegc_assets.forecast.outlook import OUTLOOK, Outlook, look_out
-from lakegc_assets.retention.naive import naive_active_commits
-from lakegc_assets.retention.retain import FOREVER, OfBranches, Retain, prefix_of
+from lakegc_assets.forecast.proposed_rules import Change
+from lakegc_assets.retention.naive_active_commits import naive_active_commits
+from lakegc_assets.retention.retain_rules import FOREVER, OfBranches, Retain, prefix_of
 from lakegc_assets.retention.rules import MAX_DAYS, Rules
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext

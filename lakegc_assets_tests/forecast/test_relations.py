@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lakegc_assets.forecast import relations
 from lakegc_assets.forecast.outlook import DOUBTFUL, LATER, OUTLOOK, PATHS, RANGES, TOTALS
-from lakegc_assets.mark.served import SPARED
+from lakegc_assets.mark.served_candidates import SPARED
 from lakegc_assets_tests.forecast import twins
 from lakegc_assets_tests.frames import Frames, same
 

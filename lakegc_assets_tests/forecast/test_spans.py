@@ -11,13 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.forecast.commits import MarkedCommits, spans_of, spans_of_paths
-from lakegc_assets.retention.retain import Retain, prefix_of
-from lakegc_assets.retention.retained import lengthen, raise_days, retained_commits
+from lakegc_assets.retention.retain_rules import Retain, prefix_of
+from lakegc_assets.retention.retained_commits import lengthen, raise_days, retained_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.union import Previous, still_inside
 from lakegc_assets_tests.forecast import twins
 from lakegc_assets_tests.retention.graphs import NOW, History
-from lakegc_assets_tests.retention.test_retained import path_twin, retains, tagged_histories, twin
+from lakegc_assets_tests.retention.test_retained_commits import (
+    path_twin,
+    retains,
+    tagged_histories,
+    twin,
+)
 
 WRITTEN = datetime(2022, 1, 1, tzinfo=timezone.utc)
 BRANCHES = ["main", "dev", "old", "new"]

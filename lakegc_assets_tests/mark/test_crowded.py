@@ -21,13 +21,13 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark import etags, signatures
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
-from lakegc_assets.mark.committed import read_committed_addresses
+from lakegc_assets.mark.committed_addresses import read_committed_addresses
 from lakegc_assets.mark.etags import Evidence, etag_files
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.lookups import Inquiry
 from lakegc_assets.mark.report import report
-from lakegc_assets.mark.served import SERVED, UNVERIFIED, served_candidates
-from lakegc_assets.mark.uncommitted import snapshot_uncommitted
+from lakegc_assets.mark.served_candidates import SERVED, UNVERIFIED, served_candidates
+from lakegc_assets.mark.uncommitted_snapshot import snapshot_uncommitted
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SmallLake, copy_lake, running

@@ -13,7 +13,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
-from lakegc_assets.mark.committed import read_committed_addresses
+from lakegc_assets.mark.committed_addresses import read_committed_addresses
 from lakegc_assets.mark.installation import (
     BY_DATE,
     BY_ID,
@@ -22,7 +22,7 @@ from lakegc_assets.mark.installation import (
     require_one_server,
 )
 from lakegc_assets.mark.listing import list_store
-from lakegc_assets.mark.uncommitted import snapshot_uncommitted
+from lakegc_assets.mark.uncommitted_snapshot import snapshot_uncommitted
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store

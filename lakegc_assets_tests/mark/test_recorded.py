@@ -22,11 +22,11 @@ from lakegc_assets.graveler.namespace import new_slice_name
 from lakegc_assets.lakefs.errors import UnexpectedAnswerError
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
-from lakegc_assets.mark.committed import read_committed_addresses
+from lakegc_assets.mark.committed_addresses import read_committed_addresses
 from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets.mark.report import report
-from lakegc_assets.mark.uncommitted import snapshot_uncommitted
+from lakegc_assets.mark.uncommitted_snapshot import snapshot_uncommitted
 from lakegc_assets.sweep.lease_record import LEASE
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lakegc_assets.mark import relations
 from lakegc_assets.mark.candidates import COUNTS, JUDGED, SEEN, TOTALS, UNRESOLVED
 from lakegc_assets.mark.incremental_listing import SWEPT
-from lakegc_assets.mark.served import SPARED
+from lakegc_assets.mark.served_candidates import SPARED
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets_tests.frames import Frames, same

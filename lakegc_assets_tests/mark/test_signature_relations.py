@@ -16,7 +16,7 @@ from lakegc_assets.mark import signature_relations as relations
 from lakegc_assets.mark.etags import CONTENTS, ETAGS, EVIDENCE, NUMBERED
 from lakegc_assets.mark.lookups import ASKED, BEFORE, BY_PATHS, PATHS_OF, SERVED_NAMES
 from lakegc_assets.mark.ranges import ROWS
-from lakegc_assets.mark.served import SPARED
+from lakegc_assets.mark.served_candidates import SPARED
 from lakegc_assets.mark.signature_relations import ANY, SMALL
 from lakegc_assets.mark.signatures import (
     CANDIDATES,

@@ -20,12 +20,12 @@ from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.mark import signatures
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
-from lakegc_assets.mark.committed import read_committed_addresses
+from lakegc_assets.mark.committed_addresses import read_committed_addresses
 from lakegc_assets.mark.etags import etag_files
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.lookups import Inquiry
-from lakegc_assets.mark.served import SERVED, UNVERIFIED, served_candidates
-from lakegc_assets.mark.uncommitted import snapshot_uncommitted
+from lakegc_assets.mark.served_candidates import SERVED, UNVERIFIED, served_candidates
+from lakegc_assets.mark.uncommitted_snapshot import snapshot_uncommitted
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests import recorded

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.mark import live_ranges, ranges, uncommitted
+from lakegc_assets.mark import live_ranges, ranges, uncommitted_snapshot
 from lakegc_assets.mark.ranges import KIND, ROWS, cached_ranges
 from lakegc_assets.run.table_cache import Decoded, TableCache
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
@@ -52,13 +52,13 @@ def test_a_range_that_no_task_has_read(
 def test_a_staged_object_that_no_task_has_written(
     lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meanings = uncommitted.meanings
+    meanings = uncommitted_snapshot.meanings
 
     def all_but_one(*args: Any) -> Iterator[pa.Table]:
         for rows in meanings(*args):
             yield rows.slice(1)
 
-    monkeypatch.setattr(uncommitted, "meanings", all_but_one)
+    monkeypatch.setattr(uncommitted_snapshot, "meanings", all_but_one)
     with pytest.raises(IntegrityError, match="1 rows were written for 2 staged objects"):
         mark(lake, spark)
 

@@ -19,7 +19,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import ObjectStats
 from lakegc_assets.lakefs.transport import parse
 from lakegc_assets.retention.commits import Commit
-from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.naive_active_commits import naive_active_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext

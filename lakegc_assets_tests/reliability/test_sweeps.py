@@ -16,7 +16,7 @@ from lakegc_assets.mark import lookups
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.live_ranges import live_ranges
 from lakegc_assets.mark.publication import read_summary
-from lakegc_assets.mark.uncommitted import snapshot_uncommitted
+from lakegc_assets.mark.uncommitted_snapshot import snapshot_uncommitted
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage import files
 from lakegc_assets.storage.errors import StorageError

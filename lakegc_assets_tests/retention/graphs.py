@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lakegc_assets.retention.active_commits import active_commits
 from lakegc_assets.retention.commits import Commit
-from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.naive_active_commits import naive_active_commits
 from lakegc_assets.retention.rules import Rules
 
 NOW = datetime(2022, 3, 31, 12, tzinfo=timezone.utc)

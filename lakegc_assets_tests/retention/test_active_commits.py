@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.retention.active_commits import Reason, active_commits
 from lakegc_assets.retention.commits import Commit, dangling_commits
-from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.naive_active_commits import naive_active_commits
 from lakegc_assets.retention.rules import Rules
 
 from .graphs import NOW, History, active, commit, graph, histories
@@ -262,13 +262,13 @@ def test_now_needs_a_zone(compute: Compute) -> None:
 
 def test_the_second_opinion_imports_nothing_of_the_first() -> None:
     code = (
-        "import sys, lakegc_assets.retention.naive; "
+        "import sys, lakegc_assets.retention.naive_active_commits; "
         "print(*sorted(m for m in sys.modules if m.startswith('lakegc_assets.retention.')))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.split() == [
         "lakegc_assets.retention.commits",
-        "lakegc_assets.retention.naive",
+        "lakegc_assets.retention.naive_active_commits",
         "lakegc_assets.retention.rules",
     ]
 

@@ -12,7 +12,7 @@ import pytest
 
 from lakegc_assets.retention.active_commits import active_commits
 from lakegc_assets.retention.commits import Commit, instant
-from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.naive_active_commits import naive_active_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.union import missing_heads, unite
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from lakegc_assets.retention.active_commits import ActiveCommits, Reason, active_commits
 from lakegc_assets.retention.commits import Commit, instant
-from lakegc_assets.retention.retained import raise_days
+from lakegc_assets.retention.retained_commits import raise_days
 from lakegc_assets.retention.rules import MAX_DAYS, Rules
 from lakegc_assets.retention.union import Previous, remember, still_inside, unite
 
 from .graphs import NOW, History, commit, graph, histories
-from .test_retained import ancestry
+from .test_retained_commits import ancestry
 
 DAY = timedelta(days=1)
 BRANCHES = ("main", "dev", "tmp")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lakegc_assets.retention.active_commits import Reason, active_commits
 from lakegc_assets.retention.commits import instant
-from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.naive_active_commits import naive_active_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.thresholds import days_left, days_needed, days_of_previous
 from lakegc_assets.retention.union import Previous, still_inside

@@ -12,7 +12,7 @@ import pytest
 from lakegc_assets.cli.jobs import checked
 from lakegc_assets.cli.options import settings_of
 from lakegc_assets.defs.resources import CollectorResource
-from lakegc_assets.retention.retain import OfBranches, Retain
+from lakegc_assets.retention.retain_rules import OfBranches, Retain
 from lakegc_assets.run import command_line as module
 from lakegc_assets.run.command_line import (
     Source,

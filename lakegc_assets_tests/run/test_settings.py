@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.retention.retain import Retain
+from lakegc_assets.retention.retain_rules import Retain
 from lakegc_assets.run.settings import MIN_SAFE_AGE, CollectorSettings, Settings, as_today
 
 WRONG: list[dict[str, Any]] = [

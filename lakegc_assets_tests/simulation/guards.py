@@ -10,7 +10,7 @@ from unittest import mock
 
 from lakegc_assets.engine import datasets
 from lakegc_assets.engine.session import Dataset
-from lakegc_assets.mark import commits, committed, refs, uncommitted
+from lakegc_assets.mark import commits, committed_addresses, refs, uncommitted_snapshot
 from lakegc_assets.mark.references import References
 from lakegc_assets.recovery import (
     backup_creation,
@@ -26,17 +26,17 @@ from lakegc_assets.retention.union import UnitedActiveCommits, unite
 from lakegc_assets.run import artifacts, pins
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.sweep import (
+    batch_guard,
     deletion,
     delta,
     delta_extension,
     lease,
-    liveness_look,
     rounds,
     store_comparison,
     sweep,
 )
+from lakegc_assets.sweep.batch_guard import Look, judge
 from lakegc_assets.sweep.lease_record import lost, read_lease
-from lakegc_assets.sweep.liveness_look import Look, judge
 from lakegc_assets.sweep.store_comparison import Compared
 from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.choices import Choices
@@ -114,7 +114,7 @@ def _only_server(server: Any, own: Any, **more: Any) -> UnitedActiveCommits:
 def _last_try(real: Callable[..., None]) -> Callable[..., None]:
     """Keeps only the files of the last try of a snapshot."""
 
-    def collect(links: Any, pages: Any, files: uncommitted.UncommittedFiles) -> None:
+    def collect(links: Any, pages: Any, files: uncommitted_snapshot.UncommittedFiles) -> None:
         files.keys.clear()
         real(links, pages, files)
 
@@ -183,7 +183,7 @@ _FOREVER: Final = 1e9
 GUARDS: Final[dict[str, Guard]] = {
     "HEADs before a batch": Guard(((deletion, "judge", _blind(heads=True)),)),
     "rules before a batch": Guard(((deletion, "judge", _blind(rules=True)),)),
-    "age of the delta mark": Guard(((liveness_look, "DELTA_LIFETIME", _FOREVER),), theme=2),
+    "age of the delta mark": Guard(((batch_guard, "DELTA_LIFETIME", _FOREVER),), theme=2),
     "suspension of a process": Guard((), {"notices_suspensions": False}, theme=2),
     "lease in the task": Guard(((deletion, "judge", _blind(lease=True)),), theme=5),
     "fence of the round": Guard(((deletion, "lost", _unfenced),), theme=4),
@@ -210,7 +210,8 @@ GUARDS: Final[dict[str, Guard]] = {
     "our own walk of commits": Guard(((commits, "unite", _only_server),), theme=7),
     "diffs as second witness": Guard((), {"diff_witness": False}, theme=8),
     "union of the snapshot's tries": Guard(
-        ((uncommitted, "collect_files", _last_try(uncommitted.collect_files)),), theme=8
+        ((uncommitted_snapshot, "collect_files", _last_try(uncommitted_snapshot.collect_files)),),
+        theme=8,
     ),
     "pins": Guard(((delta, "pinned", lambda _: pins.REASONS.empty_table()),), theme=10),
     "shadow rule": Guard((), {"shadow_rule": False}),
@@ -241,7 +242,8 @@ GUARDS: Final[dict[str, Guard]] = {
     ),
     "branches behind the last": Guard(
         tuple(
-            (module, "read_heads", _listed_once) for module in (uncommitted, commits, liveness_look)
+            (module, "read_heads", _listed_once)
+            for module in (uncommitted_snapshot, commits, batch_guard)
         ),
         theme=MORE + 8,
     ),
@@ -250,10 +252,10 @@ GUARDS: Final[dict[str, Guard]] = {
         ((delta, "read_references", _no_references),), theme=MORE + 7
     ),
     "every range in the mode uncommitted": Guard(
-        ((committed, "every_range", lambda _, rules: rules is None),), theme=THEMES + 8
+        ((committed_addresses, "every_range", lambda _, rules: rules is None),), theme=THEMES + 8
     ),
     "references of other repositories, in a mark": Guard(
-        ((committed, "read_references", _no_references),), theme=THEMES + 10
+        ((committed_addresses, "read_references", _no_references),), theme=THEMES + 10
     ),
     "one server for a namespace": Guard(
         tuple((module, "require_one_server", _any_server) for module in (*READING, sweep)),

@@ -13,7 +13,7 @@ from lakegc_assets.mark import (
     listing,
     relations,
     report,
-    uncommitted,
+    uncommitted_snapshot,
 )
 from lakegc_assets.mark.listing import list_all, plan_listing
 from lakegc_assets.mark.publication import begin, mark_folder
@@ -94,9 +94,9 @@ MARK_GUARDS: Final[dict[str, tuple[tuple[Patch, ...], int]]] = {
     "staged objects before commits": (
         (
             (
-                uncommitted,
+                uncommitted_snapshot,
                 "prepare_uncommitted",
-                _commits_first(uncommitted.prepare_uncommitted),
+                _commits_first(uncommitted_snapshot.prepare_uncommitted),
             ),
             (commits, "find_liveness", _found_before),
         ),

@@ -12,16 +12,16 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.mark import (
     candidates,
     commits,
-    committed,
+    committed_addresses,
     listing,
     report,
-    uncommitted,
+    uncommitted_snapshot,
 )
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
-from lakegc_assets.mark.committed import read_committed_addresses
+from lakegc_assets.mark.committed_addresses import read_committed_addresses
 from lakegc_assets.mark.listing import list_store
-from lakegc_assets.mark.uncommitted import snapshot_uncommitted
+from lakegc_assets.mark.uncommitted_snapshot import snapshot_uncommitted
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.simulation.collector import attempt
@@ -38,7 +38,7 @@ STAGES: Final[Sequence[Callable[[RunContext], object]]] = (
 )
 
 #: Where it is asked whether a mark is made with the server that it was begun with.
-READING: Final = (listing, uncommitted, commits, committed, candidates)
+READING: Final = (listing, uncommitted_snapshot, commits, committed_addresses, candidates)
 
 
 def mark(ctx: RunContext, world: MarkWorld, *, resume: bool) -> str:

@@ -21,10 +21,10 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.sweep import rounds
+from lakegc_assets.sweep.batch_guard import seen_now
 from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
 from lakegc_assets.sweep.delta import CAME_BACK, DeltaMark, DeltaMarks
 from lakegc_assets.sweep.lease import Lease
-from lakegc_assets.sweep.liveness_look import seen_now
 from lakegc_assets.sweep.rate_limit import Limits
 from lakegc_assets.sweep.store_comparison import Marked
 from lakegc_assets.sweep.task_orders import Orders, Portion, TaskResult, summed

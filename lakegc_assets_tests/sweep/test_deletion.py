@@ -21,11 +21,11 @@ from lakegc_assets.run.clocks import SUSPENSION, SYSTEM_CLOCKS, Watch
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import deletion
+from lakegc_assets.sweep.batch_guard import CHECK_LIFETIME, CHECK_TIME, Look
 from lakegc_assets.sweep.delete_answers import TRIES
 from lakegc_assets.sweep.deletion import DeletingTask, TaskClients, delete_portion
 from lakegc_assets.sweep.delta_extension import KnownCommits, write_known
 from lakegc_assets.sweep.ledger import Outcome
-from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME, CHECK_TIME, Look
 from lakegc_assets.sweep.store_comparison import Marked
 from lakegc_assets.sweep.task_orders import (
     SUSPENDED,

@@ -13,10 +13,10 @@ from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.estate.explanation import explain as why
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.relations import AMBIGUOUS
-from lakegc_assets.mark.uncommitted import Staged
+from lakegc_assets.mark.uncommitted_snapshot import Staged
 from lakegc_assets.run.pins import PINS, Pin, write_pin
 from lakegc_assets.sweep import delta
-from lakegc_assets.sweep.liveness_look import seen_now
+from lakegc_assets.sweep.batch_guard import seen_now
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session

@@ -12,8 +12,8 @@ from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import FREED, DeleteOutcome
 from lakegc_assets.sweep import rate_limit
+from lakegc_assets.sweep.batch_guard import CHECK_LIFETIME
 from lakegc_assets.sweep.delete_answers import sort_answers
-from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
 from lakegc_assets.sweep.rate_limit import Limits, RateLimiter, round_folder, settle
 from lakegc_assets.sweep.store_comparison import Marked
 from lakegc_assets_tests.clocks import StubClocks

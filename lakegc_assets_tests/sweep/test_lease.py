@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.storage.errors import StorageError, StoreUnavailableError
 from lakegc_assets.sweep import lease as module
+from lakegc_assets.sweep.batch_guard import CHECK_LIFETIME
 from lakegc_assets.sweep.lease import Lease, LeaseLostError, repository_lease
 from lakegc_assets.sweep.lease_record import LEASE, PROBES, LeaseRecord, lost, read_lease
-from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
 from lakegc_assets_tests.clocks import StubClocks
 from lakegc_assets_tests.kills import Killed
 from lakegc_assets_tests.sweep.clocked import START, ClockedStore

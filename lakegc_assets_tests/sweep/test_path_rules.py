@@ -9,10 +9,10 @@ from lakegc_assets.attribution.attribution import attribute
 from lakegc_assets.attribution.relations import COMMITTED, GARBAGE
 from lakegc_assets.checks.evaluation import evaluate
 from lakegc_assets.estate.explanation import explain as why
-from lakegc_assets.forecast.change import Change
 from lakegc_assets.forecast.forecast import forecast
+from lakegc_assets.forecast.proposed_rules import Change
 from lakegc_assets.mark.metaranges import may_hold
-from lakegc_assets.retention.retain import Retain
+from lakegc_assets.retention.retain_rules import Retain
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, candidates
 from lakegc_assets_tests.mark.histories import mark as mark_under
@@ -22,7 +22,7 @@ from lakegc_assets_tests.sweep.others import OTHER, commit, make_other, name_it
 from lakegc_assets_tests.sweep.others import mark as mark_candidates
 from lakegc_assets_tests.sweep.outcomes import after_first_delete, check_swept, spared, swept
 from lakegc_assets_tests.sweep.test_delta import HELD
-from lakegc_assets_tests.sweep.test_retained import mark
+from lakegc_assets_tests.sweep.test_retain_rules import mark
 
 
 def paths(**rules: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from lakegc_assets.embedded import errors
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.lake import Lake, catalog
 from lakegc_assets.embedded.lake.catalog import Branch, Repository
-from lakegc_assets.embedded.objects.outside import why_not_outside
+from lakegc_assets.embedded.objects.outside_addresses import why_not_outside
 from lakegc_assets.embedded.paging import Paging, page
 from lakegc_assets.embedded.refs import protection, staging
 from lakegc_assets.embedded.refs.refs import Resolved, resolve

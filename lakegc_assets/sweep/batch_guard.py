@@ -1,4 +1,4 @@
-"""The look at lakeFS and the lease before each batch, and the decision that follows."""
+"""The guard of each batch: reads lakeFS and the lease, and decides whether the batch is sent."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final, Literal, NamedTuple
 
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.refs import read_heads, read_tags
-from lakegc_assets.retention.retain import NO_RETAIN, Retain
-from lakegc_assets.retention.retained import deciding
+from lakegc_assets.retention.retain_rules import NO_RETAIN, Retain
+from lakegc_assets.retention.retained_commits import deciding
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.clocks import Moment
 

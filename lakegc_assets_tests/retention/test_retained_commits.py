@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegc_assets.checks import retained as checked
+from lakegc_assets.checks import logged_commits as checked
 from lakegc_assets.graveler.paths import FOLDER_DEPTH
 from lakegc_assets.retention.active_commits import Reason, active_commits
 from lakegc_assets.retention.commits import Commit
-from lakegc_assets.retention.naive import naive_active_commits
-from lakegc_assets.retention.retain import FOREVER, MOST_FOLDERS, OfBranches, Retain
-from lakegc_assets.retention.retained import kept_commits, path_commits, retained_commits
+from lakegc_assets.retention.naive_active_commits import naive_active_commits
+from lakegc_assets.retention.retain_rules import FOREVER, MOST_FOLDERS, OfBranches, Retain
+from lakegc_assets.retention.retained_commits import kept_commits, path_commits, retained_commits
 from lakegc_assets.retention.rules import Rules, RulesError
 from lakegc_assets.retention.rules_file import parse_retain
 from lakegc_assets.retention.union import Previous

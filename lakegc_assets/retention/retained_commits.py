@@ -10,7 +10,7 @@ from itertools import islice
 
 from lakegc_assets.retention.active_commits import ActiveCommits, Reason, active_commits
 from lakegc_assets.retention.commits import Commit, main_ancestry
-from lakegc_assets.retention.retain import FOREVER, Retain
+from lakegc_assets.retention.retain_rules import FOREVER, Retain
 from lakegc_assets.retention.rules import MAX_DAYS, Rules
 from lakegc_assets.retention.union import Previous, still_inside
 from lakegc_assets.wording import counted

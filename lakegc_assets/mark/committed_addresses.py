@@ -25,7 +25,7 @@ from lakegc_assets.mark.live_ranges import (
 )
 from lakegc_assets.mark.metaranges import path_ranges
 from lakegc_assets.mark.references import read_references
-from lakegc_assets.mark.uncommitted import write_last_parts
+from lakegc_assets.mark.uncommitted_snapshot import write_last_parts
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 

@@ -11,10 +11,10 @@ import pytest
 from lakegc_assets.checks.evaluation import evaluate
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.estate.explanation import explain as why
-from lakegc_assets.forecast.change import Change
 from lakegc_assets.forecast.forecast import forecast
-from lakegc_assets.retention.retain import Retain
-from lakegc_assets.sweep.liveness_look import seen_now
+from lakegc_assets.forecast.proposed_rules import Change
+from lakegc_assets.retention.retain_rules import Retain
+from lakegc_assets.sweep.batch_guard import seen_now
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake, candidates
 from lakegc_assets_tests.lake import mark as mark_all

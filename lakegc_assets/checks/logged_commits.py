@@ -13,8 +13,8 @@ from datetime import datetime
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Commit as LoggedCommit
 from lakegc_assets.retention.commits import Commit
-from lakegc_assets.retention.naive import naive_active_commits
-from lakegc_assets.retention.retain import FOREVER, Retain
+from lakegc_assets.retention.naive_active_commits import naive_active_commits
+from lakegc_assets.retention.retain_rules import FOREVER, Retain
 from lakegc_assets.retention.rules import Rules
 
 

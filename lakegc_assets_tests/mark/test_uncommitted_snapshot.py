@@ -21,7 +21,7 @@ from lakegc_assets.engine.datasets import read_parts
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.entry import AddressType, Entry
 from lakegc_assets.lakefs.errors import UnexpectedAnswerError
-from lakegc_assets.mark.uncommitted import (
+from lakegc_assets.mark.uncommitted_snapshot import (
     UncommittedFiles,
     prepare_uncommitted,
     read_staged,

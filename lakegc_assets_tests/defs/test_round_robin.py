@@ -14,14 +14,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakegc_assets.defs import turns
+from lakegc_assets.defs import round_robin
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.pending_marks import waiting_sensor
 from lakegc_assets.defs.policy import NoticeSection
+from lakegc_assets.defs.round_robin import RoundRobin
 from lakegc_assets.defs.rule_changes import RULES, rules_sensor
 from lakegc_assets.defs.sensors import approvals_sensor
 from lakegc_assets.defs.staleness import staleness_sensor
-from lakegc_assets.defs.turns import Turns
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient, utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
@@ -61,10 +61,10 @@ def daemon(
     """Without artifacts, and with time for one batch of repositories in each tick."""
     artifacts = site.root.open()
     artifacts.delete_many([info.key for info in artifacts.infos("")])
-    monkeypatch.setattr(turns, "BUDGET_S", 0.0)
+    monkeypatch.setattr(round_robin, "BUDGET_S", 0.0)
     for name in _SENSORS:
         # Looks that another test has begun are forgotten, as of repositories that are gone.
-        Turns(name, {}, utc_now()).look([], str)
+        RoundRobin(name, {}, utc_now()).look([], str)
     with own_instance() as instance:
         instance.add_dynamic_partitions("repository", _NAMES)
         yield Daemon(GarbageCollection().definitions(), instance)
@@ -129,7 +129,7 @@ def test_each_repository_that_is_stale_is_reported_once_over_several_ticks(
     for _ in range(4):
         tick(daemon, "gc_staleness")
         reported.append(sorted(one["repository"] for one in posted))
-        assert looks.total() <= len(reported) * turns.AT_ONCE
+        assert looks.total() <= len(reported) * round_robin.AT_ONCE
     assert [len(some) for some in reported] == [8, 16, 19, 19]
     # Whose mark no run of Dagster tells of is looked at, and not again while that is enough.
     assert reported[-1] == _NAMES[:-1]
@@ -331,7 +331,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
         return found
 
     monkeypatch.setattr(ArtifactRoot, "runs", runs)
-    monkeypatch.setattr(turns, "LIMIT_S", 1.0)
+    monkeypatch.setattr(round_robin, "LIMIT_S", 1.0)
     yield ended
     ended.set()
 
@@ -374,8 +374,8 @@ def test_a_mark_that_ends_while_its_repository_is_looked_at_is_told_within_the_h
 def test_a_repository_whose_look_is_slow_takes_no_time_of_the_others(
     daemon: Daemon, looks: Counter[str], slow: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "BUDGET_S", 4.0)
-    monkeypatch.setattr(turns, "LIMIT_S", 4.0)
+    monkeypatch.setattr(round_robin, "BUDGET_S", 4.0)
+    monkeypatch.setattr(round_robin, "LIMIT_S", 4.0)
     tick(daemon, "gc_approvals")
     assert looks == dict.fromkeys(_NAMES, 1)
     assert not slow.is_set()
@@ -400,7 +400,7 @@ class _Slow:
 @pytest.fixture
 def look(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Slow]:
     """Looks that take longer than a tick."""
-    monkeypatch.setattr(turns, "LIMIT_S", 0.5)
+    monkeypatch.setattr(round_robin, "LIMIT_S", 0.5)
     made = _Slow()
     yield made
     made.goes_on.set()
@@ -409,18 +409,18 @@ def look(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Slow]:
 def test_no_look_is_begun_twice_at_a_time_whatever_another_one_raises(look: _Slow) -> None:
     for _ in range(3):
         with pytest.raises(ValueError, match="broken"):
-            Turns("raises", {}, utc_now()).look(["broken", "slow"], look)
+            RoundRobin("raises", {}, utc_now()).look(["broken", "slow"], look)
     assert look.begun == {"broken": 3, "slow": 1}
 
 
 def test_no_more_looks_are_under_way_than_at_once_however_many_ticks_begin_some(
     look: _Slow,
 ) -> None:
-    names = [f"repo-{number}" for number in range(3 * turns.AT_ONCE)]
+    names = [f"repo-{number}" for number in range(3 * round_robin.AT_ONCE)]
     for some in (names, names[::-1], names[5:] + names[:5]):
-        looked = dict.fromkeys(some[turns.AT_ONCE :], 1)
-        assert Turns("many", {"looked": looked}, utc_now()).look(some, look) == {}
-    assert look.begun.total() == turns.AT_ONCE
+        looked = dict.fromkeys(some[round_robin.AT_ONCE :], 1)
+        assert RoundRobin("many", {"looked": looked}, utc_now()).look(some, look) == {}
+    assert look.begun.total() == round_robin.AT_ONCE
 
 
 def test_an_answer_is_taken_where_a_run_has_changed_only_before_it_was_begun(
@@ -430,7 +430,7 @@ def test_an_answer_is_taken_where_a_run_has_changed_only_before_it_was_begun(
     launched(daemon, "repo-00", "m0")
 
     def tick() -> dict[str, int]:
-        taking = Turns("known", {}, utc_now())
+        taking = RoundRobin("known", {}, utc_now())
         taking.put_changed_first(daemon.instance)
         return taking.look(["repo-00"], look)
 
@@ -441,7 +441,7 @@ def test_an_answer_is_taken_where_a_run_has_changed_only_before_it_was_begun(
 
 def test_an_answer_that_nobody_asked_for_in_between_is_not_taken(look: _Slow) -> None:
     def tick(at: datetime, *names: str) -> dict[str, int]:
-        return Turns("stale", {}, at).look(names, look)
+        return RoundRobin("stale", {}, at).look(names, look)
 
     now = utc_now()
     assert tick(now, "repo") == {}
@@ -460,11 +460,11 @@ def test_an_answer_from_before_a_sensor_was_off_is_not_taken(look: _Slow) -> Non
         given.set()
         return found
 
-    assert Turns("off", {}, now).look(["repo"], ending) == {}
+    assert RoundRobin("off", {}, now).look(["repo"], ending) == {}
     look.goes_on.set()
     assert given.wait(10)
-    Turns("other", {}, now).look(["repo"], ending)
-    later = Turns("off", {}, now + timedelta(days=2)).look(["repo"], ending)
+    RoundRobin("other", {}, now).look(["repo"], ending)
+    later = RoundRobin("off", {}, now + timedelta(days=2)).look(["repo"], ending)
     assert later["repo"] == look.begun.total()
 
 
@@ -480,7 +480,7 @@ def test_a_tick_that_could_look_at_nothing_fails_but_that_of_staleness(
 
     monkeypatch.setattr(ArtifactRoot, "runs", runs)
     with monkeypatch.context() as patch:
-        patch.setattr(turns, "LIMIT_S", 0.1)
+        patch.setattr(round_robin, "LIMIT_S", 0.1)
         slow = pytest.raises(LakegcError, match=r"repo-00, .* could not be read within 0")
         with nullcontext() if sensor == "gc_staleness" else slow:
             tick(daemon, sensor)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.embedded import EmbeddedLakeFS
-from lakegc_assets.embedded.objects.outside import why_not_outside
+from lakegc_assets.embedded.objects.outside_addresses import why_not_outside
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets_tests.embedded.api import Api, Repo
 

@@ -1,6 +1,6 @@
 """Parses retention rules that lakeFS does not have; they only keep more than lakeFS's rules.
 
-``retained`` finds the commits that they keep.
+``retained_commits`` finds the commits that they keep.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedErro
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.writes import LakeFSWriter
 from lakegc_assets.retention.default_rules import DefaultRules
-from lakegc_assets.retention.retain import Retain
+from lakegc_assets.retention.retain_rules import Retain
 from lakegc_assets.retention.rules import Rules
 
 State = Literal["to be set", "same", "has others", "read-only"]

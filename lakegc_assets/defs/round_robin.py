@@ -48,7 +48,7 @@ class _Look:
 
     Attributes:
         answer: the result, once the read has ended.
-        changed: ``changed`` of the ``Turns`` that began it.
+        changed: ``changed`` of the ``RoundRobin`` that began it.
         asked: time of the last tick that requested the answer.
         outdated: True if a run on the repository has changed since the read began.
     """
@@ -63,7 +63,7 @@ class _Look:
 _LOOKS: Final[dict[tuple[str, str], _Look]] = {}
 
 
-class Turns:
+class RoundRobin:
     """The time of the last read of each repository, as the cursor of a sensor keeps it.
 
     Attributes:
