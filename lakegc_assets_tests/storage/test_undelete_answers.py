@@ -73,6 +73,16 @@ def test_the_newest_version_is_copied_where_no_blob_is(
     assert unquote(sent["x-ms-copy-source"]).endswith(f"/acc/box/ns/a?versionid={NEW}")
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+def test_the_version_of_the_object_is_copied_where_another_was_written_since_and_deleted(
+    azure_undelete: Undelete, script: Script, *, backwards: bool
+) -> None:
+    versions = [kept(version=OLD), kept(version=NEW, etag="0x1")]
+    assert azure_undelete(page(*versions[:: -1 if backwards else 1]), COPIED)[0] == "restored"
+    source = unquote(script.headers[1]["x-ms-copy-source"])
+    assert source.endswith(f"/acc/box/ns/a?versionid={OLD}")
+
+
 @pytest.mark.parametrize("told", [["failed"], ["aborted"], [""], ["pending", "failed"]])
 def test_a_copy_that_did_not_succeed_brings_nothing_back(
     azure_undelete: Undelete, script: Script, told: list[str]
@@ -145,7 +155,11 @@ def test_a_path_that_is_there_is_not_undeleted(azure_undelete: Undelete, script:
         (page(), "not_kept", "keeps nothing"),
         (page(kept("ns/ab")), "not_kept", "keeps nothing"),
         (page(kept(version=OLD, deleted=True)), "not_kept", "keeps nothing"),
-        (page(kept(version=OLD), kept(version=NEW, etag="0x1")), "not_kept", "the etag 0x1"),
+        (
+            page(kept(version=NEW, etag="0x1"), kept(version=OLD, etag="0x2")),
+            "not_kept",
+            "etag 0x1",
+        ),
         (page(kept(deleted=True, etag="0x1")), "not_kept", "0x8D were expected"),
         (page(kept(version=NEW).replace(">7<", ">8<")), "not_kept", "has 8 bytes"),
         (Answer(body="<EnumerationResults/>"), "failed", "it is not a listing"),

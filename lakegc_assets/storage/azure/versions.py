@@ -1,10 +1,10 @@
 """Versions, deleted and uncommitted blobs of an Azure account, which usual listings omit.
 
-With versioning, the newest version is copied to the blob's name if no blob has it. With soft delete
-only, the blob is undeleted, which changes nothing about an existing blob. With a hierarchical
-namespace it is undeleted by the id of its deletion, of which one path may have several. Azure drops
-uncommitted blocks a week after the last one was written, and reports no time of a block. So it is
-not known whether such an upload has ended, and nothing here removes one.
+With versioning, the version of the lost object is copied to the blob's name if no blob has it. With
+soft delete only, the blob is undeleted, which changes nothing about an existing blob. With a
+hierarchical namespace it is undeleted by the id of its deletion, of which one path may have
+several. Azure drops uncommitted blocks a week after the last one was written, and reports no time
+of a block. So it is not known whether such an upload has ended, and nothing here removes one.
 
 Format: https://learn.microsoft.com/rest/api/storageservices/list-blobs and
 https://learn.microsoft.com/rest/api/storageservices/get-block-list
@@ -110,7 +110,7 @@ class AzureVersions(BucketStore[Blob]):
         listed = self._listed(self.prefix + lost.key)
         if any(one.current for one in listed):
             return UndeleteOutcome(lost.key, "already_there")
-        found = _newest(listed, lost)
+        found = _kept(listed, lost)
         if found is None or (found.etag, found.size) != (lost.etag, lost.size):
             return UndeleteOutcome(lost.key, "not_kept", None, _why(lost, found))
         archived = found.archived and f"{ARCHIVED}: bring it back to a tier that can be read"
@@ -299,17 +299,16 @@ def _read(blob: ET.Element) -> Listed:
     )
 
 
-def _newest(listed: Sequence[Listed], lost: Lost) -> Listed | None:
-    """The newest version; without versions, the soft-deleted blob itself.
+def _kept(listed: Sequence[Listed], lost: Lost) -> Listed | None:
+    """The kept version of the lost object, by size and etag; else the newest of its name, or None.
 
-    Among deletions with ids, prefer the deletion of the lost object, if there is one.
+    Without versions, the soft-deleted blob itself.
     """
-    versions = [one for one in listed if one.version and not one.deleted]
-    if versions:
-        return max(versions, key=lambda one: one.version)
-    soft = [one for one in listed if one.deleted and not one.version]
-    same = [one for one in soft if one.deletion and (one.etag, one.size) == (lost.etag, lost.size)]
-    return next(iter([*same[-1:], *soft[-1:]]), None)
+    kept = [one for one in listed if one.version and not one.deleted]
+    kept.sort(key=lambda one: one.version)
+    kept = kept or [one for one in listed if one.deleted and not one.version]
+    same = [one for one in kept if (one.etag, one.size) == (lost.etag, lost.size)]
+    return next(iter([*same[-1:], *kept[-1:]]), None)
 
 
 def _why(lost: Lost, found: Listed | None) -> str:
