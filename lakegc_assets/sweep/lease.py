@@ -44,6 +44,7 @@ from lakegc_assets.sweep.lease_record import (
     LEASE,
     PROBES,
     LeaseRecord,
+    ended,
     is_gone,
     lost,
     owner_of,
@@ -224,8 +225,8 @@ class Lease:
         except IntegrityError as error:
             self._lost = str(error)
             return
-        if record.token != self.token or record.released:
-            self._lost = f"another process has it: {record}"
+        if why := ended(record, self.token):
+            self._lost = why
             return
         self._etag, self._record = etag, record
 

@@ -186,6 +186,13 @@ def read_lease(store: ObjectStore) -> LeaseRecord:
     return LeaseRecord.from_bytes(store.get(LEASE), f"{store.url}/{LEASE}")
 
 
+def ended(record: LeaseRecord, token: str) -> str:
+    """Return why the owner of this token no longer has the lease; empty if it may still have it."""
+    if record.token != token:
+        return f"another process has the lease: {record}"
+    return f"it was released, as at the end of its work: {record}" if record.released else ""
+
+
 def lost(store: ObjectStore, token: str, number: int, now: datetime) -> str:
     """Return why a task must not delete any more; empty while the lease holds long enough.
 
@@ -200,8 +207,8 @@ def lost(store: ObjectStore, token: str, number: int, now: datetime) -> str:
         record = read_lease(store)
     except ObjectNotFoundError:
         return f"{store.url}/{LEASE} is gone"
-    if record.token != token or record.released:
-        return f"another process has the lease: {record}"
+    if why := ended(record, token):
+        return why
     if record.round != number:
         return f"round {record.round} of this sweep has begun"
     if record.expires - now < _MARGIN:

@@ -130,7 +130,7 @@ def test_a_lease_is_renewed_and_lost(store: ObjectStore) -> None:
         assert read_lease(store).expires >= first.expires
         theirs = replace(read_lease(store), token="theirs")
         store.put_if_match(LEASE, theirs.to_bytes(), store.head(LEASE).etag)
-        with pytest.raises(LeaseLostError, match="another process has it"):
+        with pytest.raises(LeaseLostError, match="another process has the lease"):
             lease.begin_round(2)
     assert read_lease(store) == theirs
 
