@@ -54,13 +54,11 @@ def prune(
     outcomes, notes = _pruned(repositories, keep_runs, dry_run=not removing)
     if not as_json:
         _show(outcomes, notes, dry_run=not removing)
-    if not removing and not dry_run:
-        if not any(one.anything for one in outcomes):
-            click.echo("nothing to remove", err=True)
-        elif click.confirm("Remove it?", err=True):
-            outcomes, notes = _pruned(repositories, keep_runs, dry_run=False)
-            _show(outcomes, notes, dry_run=False)
-            removing = True
+    asks = not removing and not dry_run and any(one.anything for one in outcomes)
+    if asks and click.confirm("Remove it?", err=True):
+        outcomes, notes = _pruned(repositories, keep_runs, dry_run=False)
+        _show(outcomes, notes, dry_run=False)
+        removing = True
     if as_json:
         values = [one.to_json(dry_run=not removing) for one in outcomes]
         echo_json({"repositories": values, "notes": notes})
@@ -107,8 +105,23 @@ def _pruned(
 def _show(outcomes: list[Pruned], notes: list[str], *, dry_run: bool) -> None:
     for line in [*(said for one in outcomes for said in one.sentences(dry_run=dry_run)), *notes]:
         say(line)
+    click.echo(_total(outcomes, dry_run=dry_run))
+
+
+def _total(outcomes: Sequence[Pruned], *, dry_run: bool) -> str:
+    """The sentence about all that was removed, or would be."""
     runs = [run for one in outcomes for run in one.gone]
-    cached = sum(one.cached_size for one in outcomes)
-    size = human_bytes(sum(run.size for run in runs) + cached)
-    gone = "would go" if dry_run else "is gone" if len(runs) == 1 else "are gone"
-    click.echo(f"{counted(len(runs), 'run')}, {size} {gone}")
+    rest = sum(len(one.left) + len(one.forgotten) for one in outcomes)
+    counts = [
+        (len(runs), "run", "runs"),
+        (rest, "run without artifacts", "runs without artifacts"),
+        (sum(one.cached for one in outcomes), "file of caches", "files of caches"),
+    ]
+    found = [counted(*each) for each in counts if each[0]]
+    failed = sum(bool(one.problem) for one in outcomes)
+    without = f" (without {counted(failed, 'repository', 'repositories')} with a problem)"
+    end = without if failed else ""
+    if not found:
+        return f"nothing {'to remove' if dry_run else 'was removed'}{end}"
+    size = human_bytes(sum(run.size for run in runs) + sum(one.cached_size for one in outcomes))
+    return f"{'would be removed' if dry_run else 'removed'}: {', '.join(found)}, {size}{end}"

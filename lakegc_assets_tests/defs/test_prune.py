@@ -16,7 +16,7 @@ from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.policy import Override
 from lakegc_assets.defs.prune import DagsterRecords, forget_job
-from lakegc_assets.mark.installation import require_one_server
+from lakegc_assets.mark.installation import MARKER, require_one_server
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
@@ -222,7 +222,7 @@ def test_the_command_says_what_would_go_and_asks(past: Site) -> None:
     assert dry.exit_code == 0, dry.output
     assert "alpha, run old: would be removed\n" in dry.stdout
     assert "alpha, run r1: kept: it is one of the last 3 marks\n" in dry.stdout
-    assert "1 run, " in dry.stdout
+    assert dry.stdout.splitlines()[-1].startswith("would be removed: 1 run, ")
     no = lakegc("prune", "alpha", answer="n\n")
     assert no.exit_code == 0, no.output
     assert "Remove it?" in no.output
@@ -230,9 +230,24 @@ def test_the_command_says_what_would_go_and_asks(past: Site) -> None:
     assert "old" in left(past, "alpha")
     yes = lakegc("prune", "alpha", answer="y\n")
     assert "alpha, run old: removed" in yes.stdout
+    assert yes.stdout.splitlines()[-1].startswith("removed: 1 run, ")
     assert contents(Path(past.root.url, "alpha/old")) == {}
     assert "old" in left(past, "beta")
-    assert "nothing to remove" in lakegc("prune", "alpha").output
+    assert lakegc("prune", "alpha").stdout.splitlines()[-1] == "nothing to remove"
+    again = lakegc("prune", "alpha", "--yes").stdout
+    assert again.splitlines()[-1] == "nothing was removed"
+
+
+def test_the_command_says_what_it_could_not_prune(past: Site) -> None:
+    open_store("local://alpha", past.server.store_config).delete_many([MARKER])
+    found = lakegc("prune", "--dry-run")
+    assert found.exit_code == 1, found.output
+    last = found.stdout.splitlines()[-1]
+    assert last.startswith("would be removed: 1 run, ")
+    assert last.endswith(" (without 1 repository with a problem)")
+    assert lakegc("prune", "alpha", "--dry-run").stdout.splitlines()[-1] == (
+        "nothing to remove (without 1 repository with a problem)"
+    )
 
 
 def test_the_command_prunes_all_and_prints_json(past: Site) -> None:
@@ -269,7 +284,7 @@ def test_the_command_keeps_runs_as_long_as_the_policy_says(
     file = tmp_path / "defs.yaml"
     file.write_text("type: lakegc_assets.GarbageCollection\nattributes: {keep_runs_days: 365}\n")
     monkeypatch.setenv("LAKEGC_DEFS", str(file))
-    assert "0 runs, " in lakegc("prune", "alpha", "--dry-run").stdout
+    assert "nothing to remove\n" in lakegc("prune", "alpha", "--dry-run").stdout
     sooner = lakegc("prune", "alpha", "--dry-run", "--keep-runs", "40d")
     assert "alpha, run old: would be removed\n" in sooner.stdout
 
