@@ -35,10 +35,14 @@ class Pruned(NamedTuple):
     kept: str
 
 
-def prune_trash(ctx: RunContext, namespace: str, require: Callable[[], None]) -> Pruned:
+def prune_trash(
+    ctx: RunContext, namespace: str, require: Callable[[], None], own: str | None = None
+) -> Pruned:
     """Remove trash older than ``trash_days``, except the only copies of needed objects.
 
     Where ``trash_days`` is 0, so that sweeps have no trash, older trash stays.
+    ``own``: the folder of a sweep that ends now, which stays: a sweep may last for days, and an
+    undo must be possible after it.
     A killed prune is run again. ``require`` raises an error once the lease is lost; it asks the
     store before each removal.
 
@@ -55,7 +59,8 @@ def prune_trash(ctx: RunContext, namespace: str, require: Callable[[], None]) ->
             f"{namespace} stays. If nothing needs it any more, remove it by hand"
         )
     store = ctx.connections.store()
-    folders = old_trash(store, ctx.settings.trash_lifetime, store.server_time())
+    old = old_trash(store, ctx.settings.trash_lifetime, store.server_time())
+    folders = [folder for folder in old if folder != own]
     if not folders:
         return Pruned(0, "")
     with scratch_space(ctx) as space:

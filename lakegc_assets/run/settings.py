@@ -229,9 +229,9 @@ class SharedSettings(BaseModel):
         default=7.0,
         description="for how many days deleted files of a local store stay in "
         "`_lakefs/retention/gc/lakegc/trash/` of the namespace, counted from the start of the "
-        "sweep. Later sweeps with fewer days do not shorten this, and the only copy of a needed "
-        "object stays longer. 0: files are deleted at once, and older trash stays. Other stores "
-        "keep deleted objects as their own settings say",
+        "sweep. No sweep removes its own. Later sweeps with fewer days do not shorten this, and "
+        "the only copy of a needed object stays longer. 0: files are deleted at once, and older "
+        "trash stays. Other stores keep deleted objects as their own settings say",
     )
     max_served_lookups: Annotated[int, Bounds(0)] = Field(
         default=100_000_000,

@@ -119,7 +119,7 @@ def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
         # The outcomes are of the same objects, so the digest is that of the mark.
         digest = KeyDigest.parse(marked.digest)
         manifest = ctx.finish(ASSET, chain["gc_report"], started, {"data": parts}, facts, digest)
-    _prune_trash(ctx, lease)
+    _prune_trash(ctx, lease, means.trash)
     return manifest
 
 
@@ -321,11 +321,14 @@ def _protection(ctx: RunContext, store: ObjectStore, recovery: Recovery) -> Data
     return found
 
 
-def _prune_trash(ctx: RunContext, lease: Lease) -> None:
-    """Remove expired trash of earlier sweeps; errors are logged, and the next sweep tries again."""
+def _prune_trash(ctx: RunContext, lease: Lease, own: str | None) -> None:
+    """Remove expired trash of earlier sweeps; errors are logged, and the next sweep tries again.
+
+    ``own``: the folder of this sweep in the trash; None without trash.
+    """
     try:
         # A sweep that lost its lease could remove objects that a restore needs.
-        pruned = prune_trash(ctx, ctx.connections.namespace_url, lease.require_held)
+        pruned = prune_trash(ctx, ctx.connections.namespace_url, lease.require_held, own)
     except Exception as error:  # noqa: BLE001 - whatever it is, the sweep is done
         ctx.log.warning("old trash stays until the next sweep: %s", error)
         return

@@ -199,6 +199,21 @@ def test_old_trash_goes_at_the_end_of_a_sweep(
     assert not any(store.list(PROBES))
 
 
+def test_a_sweep_of_many_days_leaves_its_own_trash(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It began so long ago that its trash is over, and has just deleted its last objects."""
+
+    def long_ago(sweep: str, now: datetime, stays: timedelta) -> str:
+        return trash_folder(sweep, now - timedelta(days=8), stays)
+
+    monkeypatch.setattr(sweeping, "trash_folder", long_ago)
+    sweep(lake.context(spark))
+    assert len(trash_of(lake, spark)) == len(marked.candidates)
+    restore(lake.context(spark), Choice(everything=True))
+    assert all((lake.objects / address).exists() for address in marked.candidates)
+
+
 def _swept_again(lake: SmallLake, marked: Marked, spark: Session) -> str:
     """A sweep whose trash is old by now; gives its folder."""
     sweep(lake.context(spark))
