@@ -142,7 +142,8 @@ def latest_marks(ctx: RunContext, read: dict[str, Manifest]) -> EarlierMarks:
             ctx.log.warning("passed over, with what only that mark knew of commits: %s", one)
         else:
             readable.append(one)
-    return EarlierMarks(ctx, unread_marks(readable, ctx.clocks.now(), is_whole))
+    found = unread_marks(readable, ctx.clocks.now(), is_whole, made=ctx.connections.made)
+    return EarlierMarks(ctx, found)
 
 
 def earlier_commits(ctx: RunContext, read: dict[str, Manifest]) -> set[str]:
@@ -167,7 +168,8 @@ def earlier_commits(ctx: RunContext, read: dict[str, Manifest]) -> set[str]:
                 "or, if no rule must keep a commit of a deleted branch, remove the run's folder"
             ) from one
         marks.append(one)
-    earlier = EarlierMarks(ctx, unread_marks(marks, ctx.clocks.now()))
+    found = unread_marks(marks, ctx.clocks.now(), made=ctx.connections.made)
+    earlier = EarlierMarks(ctx, found)
     return set(earlier.forgotten()["commit_id"].to_pylist())
 
 
@@ -175,25 +177,35 @@ def unread_marks(
     marks: Iterable[Earlier],
     now: datetime,
     is_whole: Callable[[Earlier], bool] = lambda _: True,
+    *,
+    made: int | None = None,
 ) -> list[Earlier]:
     """The complete marks of one namespace that no other one of them has read.
 
     A mark hands on the commits of the marks that it has read, and of those that these have read.
-    A mark that began later than now was made while the clocks were ahead: it has dropped dates as
-    over that are not over yet. So the marks that it has read count as unread.
+    There are two exceptions, and the marks that such a mark has read count as unread. A mark that
+    began later than now was made while the clocks were ahead: it has dropped dates as over that are
+    not over yet. A mark of another repository in this namespace has dropped the commits that its
+    repository did not have.
 
     ``now``: this machine's time.
+    ``made``: the creation date of the present repository; None for that of the latest mark.
     """
     found: list[Earlier] = []
     read, before = set[str](), _NEVER
-    for mark in sorted(marks, key=_age, reverse=True):
+    latest_first = sorted(marks, key=_age, reverse=True)
+    if made is None and latest_first:
+        made = latest_first[0].manifest.facts.get(MADE)
+    for mark in latest_first:
         names = mark.manifest.facts.get(READ)
         of_earlier_version = names is None and mark.manifest.finished < before
         if _name(mark) not in read and not of_earlier_version:
             if not is_whole(mark):
                 continue
             found.append(mark)
-        if mark.manifest.started > now + _SKEW:
+        made_then = mark.manifest.facts.get(MADE)
+        is_of_another = None not in {made, made_then} and made_then != made
+        if is_of_another or mark.manifest.started > now + _SKEW:
             continue
         if names is None:
             # A mark of an earlier version has read every mark that had finished when it began,

@@ -226,7 +226,8 @@ class _Pruning:
         ctx = self.ctx
         ctx.check_clocks(client, self.connections.store())
         now = ctx.clocks.now()
-        found = look(ctx.root, ctx.repository, self.records.names(), now)
+        names = self.records.names()
+        found = look(ctx.root, ctx.repository, names, now, self.connections)
         if any(one.namespace == self.connections.namespace_url for one in found):
             # Another store lacks the hold, pins and trash that need these runs.
             require_marked(client, ctx.repository, self.connections.store())

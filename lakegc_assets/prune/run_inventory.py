@@ -27,6 +27,7 @@ from lakegc_assets.run.artifacts import (
     Manifest,
     validate_run_id,
 )
+from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.history import Earlier
 from lakegc_assets.sweep.ledger import ASSET as SWEPT
 
@@ -42,10 +43,17 @@ def restores_of(run: Run) -> Sequence[str]:
     return sorted({*listed, *run.folders_in(f"{RESTORED}/")})
 
 
-def look(root: ArtifactRoot, repository: str, more: AbstractSet[str], now: datetime) -> list[Run]:
+def look(
+    root: ArtifactRoot,
+    repository: str,
+    more: AbstractSet[str],
+    now: datetime,
+    present: Connections | None = None,
+) -> list[Run]:
     """The runs of a repository with the facts of their manifests, and the runs named in ``more``.
 
     ``now``: this machine's time.
+    ``present``: of the repository as it is now; None if only its runs are known.
 
     Raises:
         StorageError: a store did not answer, so it is not known which other runs a run needs.
@@ -56,7 +64,10 @@ def look(root: ArtifactRoot, repository: str, more: AbstractSet[str], now: datet
     unread: set[str] = set()
     for place in {one.namespace for one in found}:
         marks = [mark for one in found if one.namespace == place for mark in one.marks]
-        unread |= {mark.attempt.run for mark in unread_marks(marks, now, is_whole)}
+        is_here = present is not None and place == present.namespace_url
+        made = present.made if present and is_here else None
+        of_place = unread_marks(marks, now, is_whole, made=made)
+        unread |= {mark.attempt.run for mark in of_place}
     return [_needed_by_next(run) if run.id in unread else run for run in found]
 
 

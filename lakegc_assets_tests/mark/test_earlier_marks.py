@@ -300,6 +300,36 @@ def test_what_a_restored_repository_has_still_counts(lake: SmallLake, spark: Ses
     assert not past.is_candidate("second")
 
 
+def test_what_only_another_repository_of_the_name_has_read_still_counts(
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was restored from an early dump first, without the commit, and then from a later one."""
+    past = Past(lake, spark)
+    rules(past)
+    past.mark("first", find_active_commits)
+    amend(past, "first", repository_made=1)
+    past.reset()
+    real = LakeFSClient.call
+
+    def call(client: LakeFSClient, method: str, *path: str, **more: Any) -> Any:
+        if path[-1] == past.commit:
+            raise NotFoundError("commit not found")
+        return real(client, method, *path, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeFSClient, "call", call)
+        past.mark("second", find_active_commits)
+    amend(past, "second", repository_made=2)
+    for run in ("third", "fourth"):
+        assert not past.is_candidate(run)
+    attempts = {run: lake.root.attempt(REPOSITORY, run) for run in ("first", "second", "third")}
+    names = {run: f"{run}/{attempt.attempt}" for run, attempt in attempts.items()}
+    read = lake.root.attempt(REPOSITORY, "fourth").recorded("active_commits").facts
+    assert read["handed_on"] == [names["third"]]
+    read = attempts["third"].recorded("active_commits").facts
+    assert read["handed_on"] == [names["second"], names["first"]]
+
+
 def test_commits_that_a_restored_repository_lacks_take_a_request_each(
     lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

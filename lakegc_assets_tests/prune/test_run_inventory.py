@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.prune.decisions import judge
 from lakegc_assets.prune.run_inventory import look
 from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot
+from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.files import age
 from lakegc_assets_tests.lake import REPOSITORY
@@ -76,6 +78,29 @@ def test_commits_that_no_later_mark_has_read_stay(
         manifest = replace(manifest, facts={**manifest.facts, "handed_on": names})
         later.store().put(f"{commits}/manifest.json", manifest.to_bytes())
     assert kept(root)["first"] == ""
+
+
+@pytest.mark.parametrize("made", [1, 2, 3])
+def test_commits_that_only_another_repository_of_the_name_has_read_stay(
+    root: ArtifactRoot, made: int
+) -> None:
+    """It has handed on only those that it had."""
+    commits = MARK_ASSETS[2]
+    names: list[str] = []
+    for run, days, of in (("first", 99, 1), ("second", 98, 2)):
+        attempt = long_ago(root, run, days, assets=MARK_ASSETS)
+        manifest = attempt.recorded(commits)
+        facts = {**manifest.facts, "handed_on": names, "repository_made": of}
+        manifest = replace(manifest, facts=facts)
+        attempt.store().put(f"{commits}/manifest.json", manifest.to_bytes())
+        names = [f"{run}/{attempt.attempt}"]
+    namespace = f"local://{REPOSITORY}"
+    present = Connections(LakeFSConfig(), root.stores, namespace, f"{root.url}/cache", made)
+    found = {one.id: one.needed for one in look(root, REPOSITORY, set(), NOW, present)}
+    assert found == {"first": "" if made == 2 else UNREAD, "second": UNREAD}
+    # The latest of them was made by the repository that a place has had last, as far as known.
+    found = {one.id: one.needed for one in look(root, REPOSITORY, set(), NOW)}
+    assert found == {"first": "", "second": UNREAD}
 
 
 def test_commits_of_an_earlier_attempt_that_nobody_can_read_keep_their_run(
