@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final
 
 import dagster as dg
 import pydantic
-from dagster.components.resolved.base import resolve_fields
-from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
+
+# Dagster's own components have their ``translation`` from it, and it has no public name.
+from dagster.components.utils.translation import TranslationFnResolver
 from dagster_aws.s3 import S3Resource
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
@@ -66,7 +67,8 @@ from lakegc_assets.run.settings import RepositorySettings, SharedSettings
 from lakegc_assets.storage.config import StoreConfig
 
 Translation = Annotated[
-    TranslationFn[str], TranslationFnResolver[str](lambda asset: {"asset": asset})
+    Callable[[dg.AssetSpec, str], dg.AssetSpec],
+    TranslationFnResolver[str](lambda asset: {"asset": asset}),
 ]
 #: Fields that a remote mark or sweep does not need; some of them may hold secrets.
 _NOT_REMOTE: Final = {"notices", "metrics", "translation", "run_on", "owners", "tags", "running"}
@@ -185,7 +187,7 @@ class GarbageCollection(dg.Component, Policy):
         """Read the file. Errors of rendered values are also reported with their line."""
         _require_variables(context, model)
         try:
-            made = cls(**resolve_fields(model, cls, context))
+            made: GarbageCollection = super().resolve_from_model(context, model)
         except pydantic.ValidationError as error:
             first = error.errors()[0]
             field = str(first["loc"][0])
