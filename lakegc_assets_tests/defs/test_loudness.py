@@ -34,7 +34,7 @@ from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets_tests.defs.daemon import Daemon, schedule_failed, ticked
 from lakegc_assets_tests.defs.running import own_instance
-from lakegc_assets_tests.defs.test_week import make, remove
+from lakegc_assets_tests.defs.week import make, remove
 from lakegc_assets_tests.site import Site
 
 _SUNDAY = datetime(2026, 3, 1, 2, tzinfo=timezone.utc)

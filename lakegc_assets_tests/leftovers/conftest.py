@@ -82,3 +82,11 @@ def server(lake: SmallLake, spark: Session) -> Server:
         )
 
     return Server(lake.root, context, lake.config.connect(), ("local://team",))
+
+
+@pytest.fixture
+def old(lake: SmallLake) -> Path:
+    """The namespace on disk, which nobody has used for a month."""
+    folder = lake.server.objects_dir / "team/old"
+    age(folder, 31)
+    return folder
