@@ -48,7 +48,7 @@ from lakegc_assets.storage.opening import open_store
 SCHEMA_VERSION = 5
 #: Version of the rules for spared and live objects: a mark of another version is not swept. The
 #: objects that it deleted can be restored, and later marks use its knowledge.
-PROTECTION_VERSION = 2
+PROTECTION_VERSION = 3
 #: Fact of each manifest: the ``PROTECTION_VERSION`` of its writer; early manifests lack it.
 PROTECTION = "protection_version"
 
