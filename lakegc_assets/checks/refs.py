@@ -40,7 +40,7 @@ _THREADS: Final = 8
 #: Number of commits whose ranges are in memory at a time.
 _AT_ONCE: Final = 64
 #: Addresses that need plain Python: with a scheme, or with parts that stores may interpret.
-_ODD: Final = r"://|(^|/)\.{0,2}(/|$)|\\"
+_ODD: Final = r"://|(^|/)(/|$)|\.(/|$)|\\"
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,10 @@ def _listed(connections: Connections, key: str) -> Iterator[pa.Array]:
 
 
 def as_paths(addresses: Iterable[str]) -> list[str]:
-    """Return addresses, and the paths that some stores read them as: ``data//a``, ``data/a``."""
+    """Return addresses, and the paths that some stores read them as.
+
+    ``data//a`` is ``data/a`` in several stores, and ``data/a.`` in Azure.
+    """
     paths = []
     for address in addresses:
         parts: list[str] = []
@@ -165,7 +168,9 @@ def as_paths(addresses: Iterable[str]) -> list[str]:
                 del parts[-1:]
             elif part not in ("", "."):
                 parts.append(part)
-        paths += [address, "/".join(parts)]
+        path = "/".join(parts)
+        undotted = [part.rstrip(".") for part in parts]
+        paths += [address, path, path.rstrip("./"), "/".join(part for part in undotted if part)]
     return paths
 
 

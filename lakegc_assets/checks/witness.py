@@ -64,7 +64,7 @@ def named(entries: pa.Table) -> pa.Table:
 
 
 #: Cached entries of ranges. Raise the number when the form or the meaning of ``ENTRIES`` changes.
-KIND: Final = Kind("witness", 6, "range_id", summarize=named)
+KIND: Final = Kind("witness", 7, "range_id", summarize=named)
 
 
 def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:

@@ -23,7 +23,7 @@ from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.graveler.paths import Paths
 
 # Part of the key of every cached range: a new number makes the cache decode all ranges again.
-DECODER_VERSION: Final = 5
+DECODER_VERSION: Final = 6
 SCHEMA: Final = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),

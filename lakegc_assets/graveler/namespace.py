@@ -53,9 +53,9 @@ class UnresolvableAddressError(IntegrityError):
         paths = {address, unquote(address), *_readings(address)}
         paths |= {posixpath.normpath(path.replace("\\", "/")) for path in paths}
         # No key ends in bytes that are not UTF-8.
-        self.last_components = frozenset(
-            path.rsplit("/", 1)[-1] for path in paths if _is_utf8(path)
-        )
+        last = {path.rsplit("/", 1)[-1] for path in paths if _is_utf8(path)}
+        # Azure drops dots at the end of a name.
+        self.last_components = frozenset({*last, *filter(None, (one.rstrip(".") for one in last))})
 
     def __reduce__(self) -> tuple[type[UnresolvableAddressError], tuple[str, str]]:
         """Keep the attributes when the error is pickled from a Spark worker to the driver."""
@@ -335,6 +335,8 @@ def _doubtful(scheme: str, path: str) -> str | None:
         return "it has an empty path segment"
     if scheme == "azure" and "\\" in path:
         return "it has a backslash, which Azure reads as a slash"
+    if scheme == "azure" and any(part.endswith(".") for part in segments):
+        return "it has a dot at the end of a path component, which Azure drops"
     return None if _is_utf8(path) else "it is not UTF-8 once percent-decoded"
 
 

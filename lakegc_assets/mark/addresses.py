@@ -8,6 +8,7 @@ change to either must raise ``DECODER_VERSION``, and the version in ``KIND`` of 
 from __future__ import annotations
 
 import posixpath
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
@@ -16,8 +17,8 @@ import pyarrow.compute as pc
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 
-#: Addresses that ``plain_path`` may change.
-UNUSUAL: Final = r"(^|/)\.{0,2}(/|$)|\\"
+#: Addresses that ``plain_paths`` may change.
+UNUSUAL: Final = r"(^|/)(/|$)|\.(/|$)|\\"
 _LAST = "\U0010ffff"
 #: lakeFS's own object at the root, written when a repository is created.
 DUMMY: Final = "dummy"
@@ -34,25 +35,30 @@ _NESTED: Final = r"/_lakefs/|/dummy$"
 UNNAMEABLE: Final = r"[\x00-\x1f\x7f-\x9f\x{fffd}-\x{ffff}]"
 
 
-def plain_path(address: str) -> str:
+def plain_paths(address: str) -> list[str]:
     """A relative address as file systems, Azure and older servers read it.
 
-    lakeFS keeps addresses as clients gave them: ``data//a`` is the file ``data/a``.
+    lakeFS keeps addresses as clients gave them: ``data//a`` is the file ``data/a``. Azure drops the
+    dots at the end of a name, and perhaps at the end of each path component: ``data/a.`` is its
+    blob ``data/a``.
     """
-    return posixpath.normpath("/" + address.replace("\\", "/")).lstrip("/")
+    path = posixpath.normpath("/" + address.replace("\\", "/")).lstrip("/")
+    parts = (part.rstrip(".") for part in path.split("/"))
+    return [path, path.rstrip("./"), "/".join(filter(None, parts))]
 
 
 def live_spellings(namespace: StorageNamespace, address: str) -> list[str]:
     """The relative addresses that an address of unknown type keeps alive.
 
     The first one is the literal text. A full address inside the namespace adds its relative form,
-    both as written and percent-decoded. The plain path of each counts, too.
+    both as written and percent-decoded. The plain paths of each count, too.
 
     Raises:
         UnresolvableAddressError: the address has a scheme, and its place cannot be determined.
     """
     relative = sorted(namespace.relatives(address)) if "://" in address else [address]
-    return list(dict.fromkeys([address, *relative, *map(plain_path, relative)]))
+    plain = chain.from_iterable(map(plain_paths, relative))
+    return list(dict.fromkeys([address, *relative, *plain]))
 
 
 def entry_spellings(
@@ -65,7 +71,7 @@ def entry_spellings(
     """
     try:
         found = namespace.resolve(address, address_type)
-        return sorted({*found, *map(plain_path, found)}), True
+        return sorted({*found, *chain.from_iterable(map(plain_paths, found))}), True
     except UnresolvableAddressError as error:
         return sorted(error.last_components), False
 

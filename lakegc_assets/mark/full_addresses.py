@@ -29,7 +29,7 @@ _LEAVING: Final = r"(^|[/\\])\.\.([/\\]|$)"
 #: The start of an address up to the bucket, or for https up to the container.
 _START: Final = r"^(?P<start>(?i:https)://[^/]*/[^/]*|[A-Za-z][A-Za-z0-9+.-]*://[^/]*)"
 #: Addresses with more than one possible meaning.
-_ODD: Final = r"[%?\\]|//|(^|/)\.\.?(/|$)|/$"
+_ODD: Final = r"[%?\\]|//|\.(/|$)|/$"
 #: Maximum number of distinct starts that are stored for a range; with more none is stored.
 _STARTS: Final = 50
 _THREADS: Final = 8

@@ -100,6 +100,8 @@ def test_a_relative_path_becomes_absolute() -> None:
         "abfss://account.dfs.core.windows.net/a",
         "https://account.blob.core.chinacloudapi.net/box",
         "https://account.blob.core.windows.net/box/a%ff",
+        "https://account.blob.core.windows.net/box/a./b",
+        "abfss://box@account.dfs.core.windows.net/a.",
         "gs://lab/./a",
         "local://",
         "local:///abs",
@@ -176,6 +178,9 @@ def test_all_counts_that_stands_behind_the_name_of_a_local_namespace() -> None:
         (LAB, "s3://lab/small/a?b"),
         (AZURE, "https://account.blob.core.windows.net/box/repo//x"),
         (AZURE, "https://account.blob.core.windows.net/box/repo\\x"),
+        (AZURE, "https://account.blob.core.windows.net/box/repo/x."),
+        (AZURE, "https://account.blob.core.windows.net/box/repo/s./x"),
+        (AZURE, "https://account.blob.core.windows.net/box/repo/x%2E"),
         (StorageNamespace.parse("local://repo"), "file:///srv/repo/x"),
         (StorageNamespace.parse("/srv/repo"), "local://repo/x"),
         (StorageNamespace.parse("local://repo"), "local:///srv/other/x"),
@@ -195,6 +200,14 @@ def test_what_cannot_be_decided_is_an_error(namespace: StorageNamespace, address
     assert address.rsplit("/", 1)[-1] in caught.value.last_components
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), again.last_components) == (str(caught.value), caught.value.last_components)
+
+
+def test_dots_that_azure_drops_keep_the_object_without_them_alive() -> None:
+    """``x.`` is the blob ``x``: seen on the service, but not on Azurite."""
+    with pytest.raises(UnresolvableAddressError) as caught:
+        AZURE.relatives("https://account.blob.core.windows.net/box/repo/data/x..")
+    assert caught.value.last_components == {"x", "x.."}
+    assert LAB.relatives("s3://lab/small/data/x.") == {"data/x."}
 
 
 def test_an_address_that_lakefs_reads_otherwise_keeps_both_objects_alive() -> None:

@@ -34,7 +34,9 @@ FOLDERS = [
     "repo/", "Repo/", "repo/deep/", "deep/", "re%70o/", "a//b/", "a/b/", "100%25/", "with space/",
     "with%20space/", "./repo/", "repo/../repo/", "//repo/", "repo\\", "", "repository/",
 ]  # fmt: skip
-NAMES = st.sampled_from(["data/s/x", "data//x", "x", "", "a?b", "é", "data/s/x/", "..", "a%2Fb"])
+NAMES = st.sampled_from(
+    ["data/s/x", "data//x", "x", "", "a?b", "é", "data/s/x/", "..", "a%2Fb", "x.", "s./x"]
+)
 ADDRESSES = st.builds("{}{}{}".format, st.sampled_from(STARTS), st.sampled_from(FOLDERS), NAMES)
 
 

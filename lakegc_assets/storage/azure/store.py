@@ -43,6 +43,8 @@ _PAGE: Final = 5000
 _USUAL_PAGE: Final = 1000
 # Characters that Azure reads as others, or does not allow, or XML 1.0 cannot carry.
 _NOT_ALLOWED: Final = re.compile(r"[\\\x00-\x08\x0b-\x1f\ufffe\uffff]")
+# Dots that Azure drops: it would read the key as another one.
+_DROPPED: Final = re.compile(r"\.(/|\Z)")
 # Characters that accounts may order differently: the name at which a listing starts ends before.
 _UNCERTAIN: Final = re.compile(r"[^0-9A-Za-z_/]")
 
@@ -87,6 +89,8 @@ class AzureStore(AzureVersions):
         problem = path_problem(self.prefix + key) if key else "it is empty"
         if problem is None and _NOT_ALLOWED.search(key):
             problem = "it has a backslash, which Azure reads as a slash, or a control character"
+        if problem is None and _DROPPED.search(key):
+            problem = "it has a dot at the end of a path component, which Azure drops"
         return problem
 
     def _copied(self, source: Blob, target: Blob, asked: CopyRequest) -> Copied:
