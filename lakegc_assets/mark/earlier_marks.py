@@ -8,7 +8,8 @@ replaced by a new attempt of the same run, may have read commits that no other m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import chain
@@ -74,11 +75,13 @@ class EarlierMarks:
         Raises:
             IntegrityError: a file is missing, or differs from the manifest.
         """
-        return [
-            known._replace(reasons={i: known.reasons[i] for i in self._there(mark, known.reasons)})
-            for mark in self.marks
-            for known in [previous_of(mark)]
-        ]
+        found: list[Previous] = []
+        for mark in self.marks:
+            with _of_earlier_mark(mark):
+                known = previous_of(mark)
+            reasons = {i: known.reasons[i] for i in self._there(mark, known.reasons)}
+            found.append(known._replace(reasons=reasons))
+        return found
 
     def last_rules(self) -> Rules | None:
         """The last rules that the latest mark with any rules records."""
@@ -89,11 +92,16 @@ class EarlierMarks:
         return None
 
     def forgotten(self, reached: Collection[str] = ()) -> pa.Table:
-        """All commits that the marks knew or handed on, except the reached ones."""
+        """All commits that the marks knew or handed on, except the reached ones.
+
+        Raises:
+            IntegrityError: a file is missing, or differs from the manifest.
+        """
         known: dict[str, dict[str, str]] = {}
         ids = pa.array(list(reached), pa.string())
         for mark in self.marks:
-            tables = _tables(mark, _ALL, _FORGOTTEN.names)
+            with _of_earlier_mark(mark):
+                tables = _tables(mark, _ALL, _FORGOTTEN.names)
             rows = {
                 row["commit_id"]: row
                 for table in tables
@@ -136,13 +144,23 @@ def latest_marks(ctx: RunContext, read: dict[str, Manifest]) -> EarlierMarks:
     Raises:
         StorageError: the store did not answer.
     """
+
+    def pass_over(why: object) -> None:
+        ctx.log.warning("passed over, with what only that mark knew of commits: %s", why)
+
+    def is_known(mark: Earlier) -> bool:
+        if is_whole(mark):
+            return True
+        pass_over(f"files of {mark.attempt.url}/{ASSET} are missing")
+        return False
+
     readable: list[Earlier] = []
     for one in _marks(ctx, read, but_present=True):
         if isinstance(one, IntegrityError):
-            ctx.log.warning("passed over, with what only that mark knew of commits: %s", one)
+            pass_over(one)
         else:
             readable.append(one)
-    found = unread_marks(readable, ctx.clocks.now(), is_whole, made=ctx.connections.made)
+    found = unread_marks(readable, ctx.clocks.now(), is_known, made=ctx.connections.made)
     return EarlierMarks(ctx, found)
 
 
@@ -270,6 +288,19 @@ def _marks(
 
     found = thread_map(look, ctx.root.runs(ctx.repository), READERS)
     return [one for of_run in found for one in of_run]
+
+
+@contextmanager
+def _of_earlier_mark(mark: Earlier) -> Iterator[None]:
+    """Say in an error of a damaged file that no new mark can do without it."""
+    try:
+        yield
+    except IntegrityError as error:
+        raise IntegrityError(
+            f"the commits that an earlier mark knew cannot be read: {error}. A new mark does not "
+            "help, since it needs them, too: restore the file from a copy, or, if no commit must "
+            f"stay that only run {mark.attempt.run!r} knew, remove the run's folder"
+        ) from error
 
 
 def _tables(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -386,12 +387,17 @@ def test_a_mark_that_cannot_be_read_is_passed_over_with_a_warning(
 ) -> None:
     past = Past(lake, spark)
     rules(past)
-    ctx = past.mark("first", find_active_commits)
-    ctx.root.attempt(REPOSITORY, "first").store().put("active_commits/manifest.json", b"{}")
+    for run in ("first", "second"):
+        past.mark(run, find_active_commits)
+    attempt = lake.root.attempt(REPOSITORY, "first")
+    attempt.store().put("active_commits/manifest.json", b"{}")
+    attempt = lake.root.attempt(REPOSITORY, "second")
+    attempt.store().delete_many([attempt.recorded("active_commits").parts["data"][0].key])
     with caplog.at_level("WARNING"):
-        past.mark("second", find_active_commits)
+        past.mark("third", find_active_commits)
     assert "passed over, with what only that mark knew" in caplog.text
     assert "first" in caplog.text
+    assert f"files of {attempt.url}/active_commits are missing" in caplog.text
 
 
 def test_a_mark_that_cannot_be_read_stops_one_that_keeps_commits_by_their_metadata(
@@ -404,6 +410,29 @@ def test_a_mark_that_cannot_be_read_stops_one_that_keeps_commits_by_their_metada
     ctx.root.attempt(REPOSITORY, "first").store().put("active_commits/manifest.json", b"{}")
     with pytest.raises(IntegrityError, match=r"first.*restore the file from a copy"):
         past.mark("second", find_active_commits)
+
+
+@pytest.mark.parametrize("kept", ["by the rules", "by its metadata"])
+def test_a_damaged_file_of_an_earlier_mark_stops_each_mark_until_a_person_decides(
+    lake: SmallLake, spark: Session, kept: str
+) -> None:
+    metadata = kept == "by its metadata"
+    past = Past(lake, spark, **({"retain": {"metadata": {"hold": "yes"}}} if metadata else {}))
+    rules(past)
+    ctx = past.mark("first", find_active_commits)
+    attempt = ctx.root.attempt(REPOSITORY, "first")
+    # Rules of metadata need commits that have expired, too.
+    name = "expired" if metadata else "data"
+    (part,) = attempt.recorded("active_commits").parts[name]
+    file = Path(attempt.url, part.key)
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    advice = r"changed it.*A new mark does not help.*restore the file from a copy.*'first'"
+    for run in ("second", "third"):
+        with pytest.raises(IntegrityError, match=advice):
+            past.mark(run, find_active_commits)
+    shutil.rmtree(Path(ctx.root.url, REPOSITORY, "first"))
+    past.mark("fourth", find_active_commits)
 
 
 def test_for_a_prune_what_its_own_mark_knew_counts_too(lake: SmallLake, spark: Session) -> None:
