@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import pickle
@@ -15,7 +14,6 @@ from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -32,7 +30,7 @@ from lakegc_assets.engine.pickling import dumps
 from lakegc_assets.engine.processes import run_in_processes
 from lakegc_assets.engine.tasks import Tasks, bin_pack, interrupted, pack_in_order, thread_map
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
-from lakegc_assets.storage.errors import AccessDeniedError
+from lakegc_assets_tests.engine import work
 from lakegc_assets_tests.sessions import Session
 
 
@@ -41,44 +39,6 @@ def _one_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes serve no other environment, and pytest writes the name of each test into it."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
     monkeypatch.setattr(processes, "os", SimpleNamespace(environ=environment))
-
-
-def _add(one: int, other: int) -> tuple[int, int]:
-    return other, one + other
-
-
-def _ask(requests: int) -> int:
-    traffic.add_all({"store GET": requests, "lakefs POST": 1})
-    return -requests
-
-
-#: A piece of a column.
-_ORDER = np.arange(1 << 13)
-_kept: list[object] = []
-
-
-def _pid(_: object) -> int:
-    return os.getpid()
-
-
-def _spared(_: object) -> bool:
-    return gc.get_freeze_count() > len(gc.get_objects())
-
-
-def _same(value: object) -> object:
-    return value
-
-
-def _refuse(number: int) -> int:
-    raise AccessDeniedError(f"s3://b/{number}")
-
-
-def _find_damage(number: int) -> int:
-    raise IntegrityError(f"{number} is cut: a\nand b")
-
-
-def _end_process(_: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 EMBEDDED = Engine("embedded", "a test says so")
@@ -91,8 +51,8 @@ def _never() -> SparkSession:
 
 def test_the_embedded_engine_needs_no_spark() -> None:
     tasks = Tasks(EMBEDDED, _never)
-    assert tasks.run("add", partial(_add, 1), [1, 2, 3], 1.0) == [(1, 2), (2, 3), (3, 4)]
-    assert tasks.run("add", partial(_add, 1), [], 99.0) == []
+    assert tasks.run("add", partial(work.add, 1), [1, 2, 3], 1.0) == [(1, 2), (2, 3), (3, 4)]
+    assert tasks.run("add", partial(work.add, 1), [], 99.0) == []
 
 
 @pytest.mark.parametrize(
@@ -115,7 +75,7 @@ def test_much_computing_is_done_by_processes(
 ) -> None:
     monkeypatch.setattr(module, "cpu_count", lambda: 2)
     tasks = Tasks(EMBEDDED, _never)
-    pids = tasks.run("look", _pid, range(8), seconds, threads, in_processes=in_processes)
+    pids = tasks.run("look", work.pid, range(8), seconds, threads, in_processes=in_processes)
     assert len(pids) == 8
     assert (set(pids) == {os.getpid()}) is here
 
@@ -125,45 +85,20 @@ def test_processes_are_no_more_than_the_cores_that_this_one_may_use() -> None:
     cores, tasks = os.sched_getaffinity(0), Tasks(EMBEDDED, _never)
     os.sched_setaffinity(0, {min(cores)})
     try:
-        assert set(tasks.run("look", _pid, range(8), 99.0, 8, in_processes=True)) == {os.getpid()}
-        assert set(tasks.run("look", _pid, range(8), 99.0)) == {os.getpid()}
+        assert set(tasks.run("look", work.pid, range(8), 99.0, 8, in_processes=True)) == {
+            os.getpid()
+        }
+        assert set(tasks.run("look", work.pid, range(8), 99.0)) == {os.getpid()}
     finally:
         os.sched_setaffinity(0, cores)
-
-
-def _meet(folder: Path, count: int, number: int) -> int:
-    """Wait until so many others run at the same time."""
-    (folder / str(number)).touch()
-    until = time.monotonic() + 60
-    while len(list(folder.iterdir())) < count and time.monotonic() < until:
-        time.sleep(0.01)
-    return len(list(folder.iterdir()))
 
 
 def test_processes_run_as_many_tasks_at_a_time_as_there_are_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "cpu_count", lambda: 2)
-    tasks, meet = Tasks(EMBEDDED, _never), partial(_meet, tmp_path, 4)
+    tasks, meet = Tasks(EMBEDDED, _never), partial(work.meet, tmp_path, 4)
     assert tasks.run("meet", meet, range(4), 99.0, 8, in_processes=True) == [4] * 4
-
-
-def _fail_or_go_on(folder: Path, number: int) -> None:
-    """One fails while another runs; all but that one go on until they are to end."""
-    (folder / f"{number}.begun").touch()
-    until = time.monotonic() + 60
-    while len(list(folder.glob("*.begun"))) < 2 and time.monotonic() < until:
-        time.sleep(0.01)
-    if number == 0:
-        raise IntegrityError("it is cut")
-    while not interrupted() and time.monotonic() < until:
-        time.sleep(0.01)
-
-
-def _fail_or_wait(folder: Path, number: int) -> None:
-    _fail_or_go_on(folder, number)
-    time.sleep(0.5)
-    (folder / f"{number}.ended").write_text(str(interrupted()))
 
 
 def test_after_an_error_tasks_in_other_processes_end_by_themselves(
@@ -171,15 +106,10 @@ def test_after_an_error_tasks_in_other_processes_end_by_themselves(
 ) -> None:
     """Whoever deletes records what it has deleted before it ends."""
     monkeypatch.setattr(module, "cpu_count", lambda: 2)
-    tasks, task = Tasks(EMBEDDED, _never), partial(_fail_or_wait, tmp_path)
+    tasks, task = Tasks(EMBEDDED, _never), partial(work.fail_or_wait, tmp_path)
     with pytest.raises(IntegrityError, match="it is cut"):
         tasks.run("fail", task, range(2), 99.0, 2, in_processes=True)
     assert (tmp_path / "1.ended").read_text() == "True"
-
-
-def _fail_or_die(folder: Path, number: int) -> None:
-    _fail_or_go_on(folder, number)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_what_was_cancelled_is_not_waited_for_where_a_process_dies(
@@ -187,18 +117,9 @@ def test_what_was_cancelled_is_not_waited_for_where_a_process_dies(
 ) -> None:
     """Loky ends no task that was cancelled before its processes die."""
     monkeypatch.setattr(module, "cpu_count", lambda: 2)
-    tasks, task = Tasks(EMBEDDED, _never), partial(_fail_or_die, tmp_path)
+    tasks, task = Tasks(EMBEDDED, _never), partial(work.fail_or_die, tmp_path)
     with pytest.raises(IntegrityError, match="it is cut"):
         tasks.run("fail", task, range(300), 99.0, 2, in_processes=True)
-
-
-def _wait_for_the_end(folder: Path, number: int) -> None:
-    (folder / "begun").touch()
-    until = time.monotonic() + 60
-    while not interrupted() and time.monotonic() < until:
-        time.sleep(0.01)
-    time.sleep(0.5)
-    (folder / f"{number}.ended").touch()
 
 
 def test_an_interrupt_while_tasks_are_started_ends_those_that_have_begun(
@@ -222,36 +143,16 @@ def test_an_interrupt_while_tasks_are_started_ends_those_that_have_begun(
 
     monkeypatch.setattr(processes, "get_reusable_executor", interrupted_pool)
     monkeypatch.setattr(module, "cpu_count", lambda: 2)
-    tasks, task = Tasks(EMBEDDED, _never), partial(_wait_for_the_end, tmp_path)
+    tasks, task = Tasks(EMBEDDED, _never), partial(work.wait_for_the_end, tmp_path)
     with pytest.raises(KeyboardInterrupt):
         tasks.run("wait", task, range(2), 99.0, 2, in_processes=True)
     assert (tmp_path / "0.ended").exists()
 
 
-def _signal(number: signal.Signals) -> int:
-    os.kill(os.getpid(), number)
-    time.sleep(0.1)
-    return number
-
-
 def test_signals_to_all_processes_end_none_that_another_one_waits_for() -> None:
     """It records what it has done last, once that one tells it to end."""
     sent = [signal.SIGINT, signal.SIGTERM]
-    assert run_in_processes("go on", _signal, sent, 2, logging.getLogger()) == sent
-
-
-def _held_megabytes(_: object) -> int:
-    lines = Path("/proc/self/smaps_rollup").read_text("ascii").splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) >> 10
-
-
-def _hold_megabytes(megabytes: int) -> int:
-    # In pieces, as columns of batches are: of one large buffer nothing is kept.
-    tables = [pa.array(_ORDER).take(_ORDER) for _ in range(megabytes << 4)]
-    arrays = [np.array(_ORDER) for _ in range(megabytes << 4)]
-    # What lies last stays, so that all below it would.
-    _kept.append(arrays[-1])
-    return len(tables) + len(arrays) >> 4
+    assert run_in_processes("go on", work.signal_itself, sent, 2, logging.getLogger()) == sent
 
 
 def test_a_process_gives_back_what_a_task_has_held() -> None:
@@ -261,9 +162,9 @@ def test_a_process_gives_back_what_a_task_has_held() -> None:
         (found,) = run_in_processes("hold", task, [number], 1, logging.getLogger())
         return found
 
-    before = run(_held_megabytes, 0)
-    assert run(_hold_megabytes, 120) >= 240
-    assert run(_held_megabytes, 0) < before + 50
+    before = run(work.held_megabytes, 0)
+    assert run(work.hold_megabytes, 120) >= 240
+    assert run(work.held_megabytes, 0) < before + 50
 
 
 def test_a_process_that_has_loaded_another_code_runs_no_task(
@@ -272,14 +173,14 @@ def test_a_process_that_has_loaded_another_code_runs_no_task(
     """Such as one that was installed while the run goes on."""
     monkeypatch.setattr(processes, "package_digest", lambda: "another")
     with pytest.raises(ConfigurationError, match="a task runs another lakegc_assets"):
-        run_in_processes("same", _same, [1, 2], 2, logging.getLogger())
+        run_in_processes("same", work.same, [1, 2], 2, logging.getLogger())
 
 
 @pytest.mark.parametrize(
     ("task", "kind", "message"),
     [
-        pytest.param(_refuse, LakegcError, "s3://b/1", marks=pytest.mark.conformance),
-        (_find_damage, IntegrityError, "1 is cut: a\nand b"),
+        pytest.param(work.refuse, LakegcError, "s3://b/1", marks=pytest.mark.conformance),
+        (work.find_damage, IntegrityError, "1 is cut: a\nand b"),
     ],
 )
 def test_errors_of_processes_keep_kind_and_message(
@@ -293,9 +194,9 @@ def test_errors_of_processes_keep_kind_and_message(
 
 def test_a_process_that_is_killed_ends_the_work() -> None:
     with pytest.raises(TerminatedWorkerError):
-        run_in_processes("die", _end_process, [1, 2], 2, logging.getLogger())
+        run_in_processes("die", work.end_process, [1, 2], 2, logging.getLogger())
     # The next stage gets other processes.
-    assert run_in_processes("ask", _ask, [1, 2], 2, logging.getLogger()) == [-1, -2]
+    assert run_in_processes("ask", work.ask, [1, 2], 2, logging.getLogger()) == [-1, -2]
 
 
 class _Spark:
@@ -326,7 +227,7 @@ def test_an_answer_that_is_missing_or_elsewhere_is_noticed(given: list[int]) -> 
     """What a task of the missing one found alive would be taken for dead."""
 
     def run(spark: Any) -> list[tuple[int, int]]:
-        return Tasks(SPARK, lambda: spark).run("add", partial(_add, 1), [1, 2, 3], 0.0)
+        return Tasks(SPARK, lambda: spark).run("add", partial(work.add, 1), [1, 2, 3], 0.0)
 
     assert run(_Spark([0, 1, 2])) == [(1, 2), (2, 3), (3, 4)]
     with pytest.raises(IntegrityError, match=r"add: Spark gave \d answers of 3 tasks"):
@@ -338,7 +239,7 @@ def test_a_stage_is_one_job_of_spark_with_a_task_for_each_input(spark: Session) 
     tracker = spark().sparkContext.statusTracker()
     before = set(tracker.getJobIdsForGroup())
     inputs = list(range(5))
-    assert Tasks(SPARK, spark).run("add", partial(_add, 1), inputs, 0.0) == [
+    assert Tasks(SPARK, spark).run("add", partial(work.add, 1), inputs, 0.0) == [
         (n, n + 1) for n in inputs
     ]
     (job,) = set(tracker.getJobIdsForGroup()) - before
@@ -354,7 +255,7 @@ def test_a_stage_is_one_job_of_spark_with_a_task_for_each_input(spark: Session) 
 def test_workers_of_spark_collect_no_garbage_among_what_they_have_imported(
     spark: Session,
 ) -> None:
-    assert all(Tasks(SPARK, spark).run("look", _spared, list(range(8)), 0.0))
+    assert all(Tasks(SPARK, spark).run("look", work.spared, list(range(8)), 0.0))
 
 
 @pytest.mark.parametrize(
@@ -369,7 +270,7 @@ def test_the_requests_of_tasks_are_counted_wherever_they_run(
     spark: Session, engine: Engine, seconds: float
 ) -> None:
     before = traffic.by_kind()
-    assert Tasks(engine, spark).run("ask", _ask, [1, 20, 300], seconds) == [-1, -20, -300]
+    assert Tasks(engine, spark).run("ask", work.ask, [1, 20, 300], seconds) == [-1, -20, -300]
     assert traffic.since(before) == {"store GET": 321, "lakefs POST": 3}
 
 
@@ -491,4 +392,6 @@ def test_of_a_slice_only_its_rows_are_sent(value: object) -> None:
     assert type(found) is type(value)
     assert found == value
     assert len(dumps([{"deep": value}])) < 20_000
-    assert run_in_processes("send", _same, [value, value], 2, logging.getLogger()) == [value] * 2
+    assert (
+        run_in_processes("send", work.same, [value, value], 2, logging.getLogger()) == [value] * 2
+    )
