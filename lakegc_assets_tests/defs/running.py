@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from shutil import copytree
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
@@ -26,12 +28,20 @@ def instance_of(site: Site) -> Iterator[dg.DagsterInstance]:
         yield found
 
 
+@cache
+def _without_runs() -> TemporaryDirectory[str]:
+    """The folder of an instance that is new: to copy its databases is faster than to make them."""
+    folder = TemporaryDirectory()
+    with dg.instance_for_test(temp_dir=folder.name):
+        return folder
+
+
 @contextmanager
 def own_instance() -> Iterator[dg.DagsterInstance]:
     """An instance in a folder of its own, which Dagster finds by DAGSTER_HOME."""
     with (
         TemporaryDirectory() as folder,
-        kept_connections(Path(folder)),
+        kept_connections(Path(copytree(_without_runs().name, folder, dirs_exist_ok=True))),
         dg.instance_for_test(temp_dir=folder) as found,
     ):
         yield found
