@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +11,10 @@ from lakegc_assets.cli.options import json_option, person, run_id_option, set_op
 from lakegc_assets.cli.output import echo_rows
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.wording import counted
+
+if TYPE_CHECKING:
+    from lakegc_assets.estate.repository_state import Standing
+    from lakegc_assets.run.artifacts import ArtifactRoot
 
 
 @click.command()
@@ -22,6 +27,11 @@ from lakegc_assets.wording import counted
     help="Approve a sweep of this mark only, of at most this share of the listing.",
 )
 @click.option(
+    "--digest",
+    help="Approve only the mark with this digest, as the report shows it: not one that was made "
+    "again since, with other objects.",
+)
+@click.option(
     "--withdraw",
     is_flag=True,
     help="Withdraw the approvals of the mark instead. End a running sweep first.",
@@ -32,6 +42,7 @@ def approve(
     run_id: str,
     by: str | None,
     max_candidate_share: float | None,
+    digest: str | None,
     withdraw: bool,
     others: tuple[str, ...],
 ) -> None:
@@ -49,15 +60,14 @@ def approve(
     from lakegc_assets.sweep.approval import withdraw as withdraw_approvals
 
     if withdraw:
-        if max_candidate_share is not None:
-            raise click.UsageError(
-                "--withdraw is about all approvals: leave --max-candidate-share out"
-            )
+        for option, value in (("max-candidate-share", max_candidate_share), ("digest", digest)):
+            if value is not None:
+                raise click.UsageError(f"--withdraw is about all approvals: leave --{option} out")
         ctx = run_context(repository, run_id, checked(settings_of(others)))
         withdraw_approvals(ctx, person(by))
         click.echo(f"mark {run_id} of {repository} is not approved any more")
         return
-    asked: dict[str, Any] = {"by": person(by)}
+    asked: dict[str, Any] = {"by": person(by), "digest": digest or ""}
     if max_candidate_share is not None:
         asked["max_candidate_share"] = max_candidate_share
     run_job("gc_approve", repository, run_id, settings_of(others), {"approve": asked})
@@ -107,14 +117,26 @@ def _waiting() -> list[dict[str, Any]]:
                 if one.state in {UNREADABLE, REFUSED, ON_HOLD}
                 else {"objects": one.garbage, "bytes": one.garbage_size}
             ),
+            # The command that approves a waiting mark has its digest already.
+            **({"digest": _digest(site.root, one)} if one.state == REFUSED else {}),
         }
         for one in found
         if one.state in {*PERSON, APPROVED}
     ]
 
 
+def _digest(root: ArtifactRoot, refused: Standing) -> str:
+    """The digest of a refused mark; empty if it cannot be read."""
+    with suppress(LakegcError):
+        attempt = root.attempt(refused.repository, refused.run or "")
+        return attempt.recorded("deletion_candidates").digest
+    return ""
+
+
 def _line(one: dict[str, Any]) -> str:
-    size = ""
+    shown = ""
     if "objects" in one:
-        size = f"\t{counted(one['objects'], 'object')}, {counted(one['bytes'], 'byte')}"
-    return f"{one['repository']}\t{one['run'] or '-'}\t{one['state']}{size}\t{one['because']}"
+        shown = f"\t{counted(one['objects'], 'object')}, {counted(one['bytes'], 'byte')}"
+    if digest := one.get("digest"):
+        shown = f"\tdigest {digest}"
+    return f"{one['repository']}\t{one['run'] or '-'}\t{one['state']}{shown}\t{one['because']}"

@@ -200,6 +200,11 @@ class Approving(dg.Config):
     max_candidate_share: float | None = Field(
         default=None, ge=0, le=1, description="approve a sweep of at most this share of the listing"
     )
+    digest: str = Field(
+        default="",
+        description="the digest of the mark that you have read, as its report shows it: if the "
+        "mark was made again since, with other objects, it is not approved. Empty: any",
+    )
 
 
 def approving(names: Names) -> dg.JobDefinition:
@@ -214,7 +219,7 @@ def approving(names: Names) -> dg.JobDefinition:
         Approving,
         *RESOURCES,
         tags=NO_RETRIES,
-        config=_by_key(names.waiting, lambda _: _asking(names, APPROVE, "by")),
+        config=_by_key(names.waiting, lambda _: _asking(names, APPROVE, "by", "digest")),
     )
 
 
@@ -232,7 +237,7 @@ def _approve(execution: Execution, asked: Approving) -> Mapping[str, Any]:
         shared = ctx if share is None else with_share(ctx, share)
         policy = execution.resources.collector.policy(ctx.repository)
         lifetime = timedelta(days=policy.approval_lifetime_days)
-        approval, published = approve_mark(shared, by, lifetime)
+        approval, published = approve_mark(shared, by, lifetime, asked.digest.strip())
     context.instance.delete_dynamic_partition(names.of(WAITING), str(key))
     if published is not None:
         made = materialization(ctx.root, published, of_report(published))

@@ -31,6 +31,7 @@ from lakegc_assets.estate.repository_state import WAITING as WAITING_STATE
 from lakegc_assets.estate.run_state import REFUSED
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.command_line import command_line, in_dagster
+from lakegc_assets.sweep.approval import approving
 from lakegc_assets.wording import counted, human_bytes
 
 #: Time after which a repository is read again although no run has changed: another machine may
@@ -187,9 +188,9 @@ def _notice(
     run = last.dagster_run if last else None
     size = sum(total["bytes"] for total in mark.facts["by_reason"].values())
     said = standing.because if run is None else run.tags.get(WAITS_TAG, standing.because)
-    approving = ["approve", mark.repository, "--run", mark.run]
+    arguments = approving(mark)
     if standing.state == REFUSED:
-        approving += ["--max-candidate-share", f"{min(share + 0.005, 1):.2f}"]
+        arguments += ["--max-candidate-share", f"{min(share + 0.005, 1):.2f}"]
     policy = policies.of(mark.repository)
     hours = (now - mark.finished) / timedelta(hours=1)
     return document(
@@ -198,7 +199,7 @@ def _notice(
         f"It names {counted(mark.rows, 'object')}, {human_bytes(size)}, {share:.1%} of what was "
         f"listed, and was made {hours:.1f} hours ago. {_limits(policy)}. {said}",
         f"look at its report, then launch {in_dagster('gc_approve')}, or "
-        f"`{command_line(*approving)}`",
+        f"`{command_line('approve', *arguments)}`",
         link_to_run(section, run.run_id if run else None),
         repository=mark.repository,
         run=mark.run,

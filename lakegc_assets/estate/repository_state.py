@@ -443,7 +443,9 @@ def _on_hold(
 
 def _of(last: RunManifests, found: RunState, mode: str, now: datetime) -> tuple[str, str]:
     """State and sentence of a repository, from the last of its runs."""
-    if found.state != MARKED or last.report is None or last.is_of_another_version:
+    if found.state != MARKED or last.report is None or last.candidates is None:
+        return found.state, found.because
+    if last.is_of_another_version:
         return found.state, found.because
     attempt, name = last.attempt, f"mark {last.attempt.run}"
     approval = approval_of(attempt, now)
@@ -454,7 +456,7 @@ def _of(last: RunManifests, found: RunState, mode: str, now: datetime) -> tuple[
         return MARKED, f"{name} names no garbage"
     if mode == "never":
         return MARKED, f"{name} is not swept: `sweep` is `never`"
-    return WAITING, f"{name}: {how_to_approve(attempt)}"
+    return WAITING, f"{name}: {how_to_approve(last.candidates)}"
 
 
 def _said(error: Exception) -> str:

@@ -68,7 +68,8 @@ def outcome_of(attempt: AttemptArtifacts, now_at: str = "") -> dict[str, Any]:
 def _of_mark(attempt: AttemptArtifacts) -> dict[str, Any]:
     """The part of ``outcome_of`` about the mark; ``undo`` is as it was at that time."""
     report = attempt.manifest("gc_report")
-    candidates = attempt.manifest("deletion_candidates").facts
+    marked = attempt.manifest("deletion_candidates")
+    candidates = marked.facts
     committed = attempt.manifest("committed_addresses").facts
     return {
         "repository": attempt.repository,
@@ -77,6 +78,7 @@ def _of_mark(attempt: AttemptArtifacts) -> dict[str, Any]:
         "mode": attempt.manifest("store_listing").mode,
         "cutoff": report.cutoff.isoformat(),
         "mark_url": f"{report.namespace}/{mark_folder(attempt.run)}",
+        "digest": marked.digest,
         "artifacts": attempt.url,
         "engine": report.facts.get("engine", "unknown"),
         "undo": report.facts.get("undo"),
@@ -197,8 +199,8 @@ def done_by_sweep(found: dict[str, Any]) -> Iterator[tuple[str, str, int, int | 
 
 
 def places(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """The places of a run, its engine, and the possible undo."""
-    known = [(name, found[name]) for name in ("artifacts", "engine", "backup", "undo")]
+    """The places of a run, its digest, its engine, and the possible undo."""
+    known = [(name, found[name]) for name in ("digest", "artifacts", "engine", "backup", "undo")]
     space = found["space"] and found["space"]["notice"]
     shown = [("mark", found["mark_url"]), *known, ("space", space)]
     return [(what, place) for what, place in shown if place]

@@ -120,7 +120,8 @@ def report(ctx: RunContext) -> Manifest:
         "figures": _figures(ctx, chain, requests_of(attempt)),
     }
     parts = {"data": [write_part(attempt.store(), f"{ASSET}/data/", table_of(rows, BREAKDOWN))]}
-    return ctx.finish(ASSET, manifest, started, parts, facts)
+    # The digest by which a person approves the mark.
+    return ctx.finish(ASSET, manifest, started, parts, facts, digest)
 
 
 def _paths(

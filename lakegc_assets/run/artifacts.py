@@ -197,6 +197,24 @@ def require_protection(*manifests: Manifest) -> None:
             )
 
 
+def require_begun(listing: Manifest, now: datetime, skew: timedelta) -> None:
+    """Refuse a mark that began later than now: it took young objects and commits for old.
+
+    ``listing``: its ``store_listing``. ``now``: by the clock of the object store. ``skew``: by how
+    much that clock may be off.
+
+    Raises:
+        RefusedError: it began later.
+    """
+    if listing.start > now + skew:
+        raise RefusedError(
+            f"mark {listing.run!r} of {listing.repository!r} was begun at {listing.start}, which "
+            f"is later than {now}, the time of the object store: the clocks were ahead when it "
+            "was made, so it took objects and commits for older than they are. Mark again "
+            "under a new id"
+        )
+
+
 def located(place: str) -> str:
     """Return a URL unchanged, and a path as an absolute path.
 

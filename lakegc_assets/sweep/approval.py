@@ -23,7 +23,12 @@ from lakegc_assets.checks.evaluation import (
 )
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.mark.report import report
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest, require_protection
+from lakegc_assets.run.artifacts import (
+    AttemptArtifacts,
+    Manifest,
+    require_begun,
+    require_protection,
+)
 from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier
@@ -77,18 +82,23 @@ class Approval(JsonRecord, damaged="remove it, then approve again"):
         return f"{self.at:%Y%m%dT%H%M%S%f}"
 
 
-def approve(ctx: RunContext, by: str, lifetime: timedelta) -> tuple[Approval, Manifest | None]:
+def approve(
+    ctx: RunContext, by: str, lifetime: timedelta, digest: str = ""
+) -> tuple[Approval, Manifest | None]:
     """Evaluate every check with the settings of this run, and approve the mark if they hold.
 
     A mark that its checks refused is checked again and, if they hold now, published.
+
+    ``digest``: the digest of the candidates that the person has read; empty for any.
 
     Returns:
         The approval, and the manifest of the report if this call published it.
 
     Raises:
         ConfigurationError: the name is empty, or the lifetime is not positive.
-        RefusedError: the mark is unknown, did not finish, was swept, or was made by another
-            version, which spares other objects; or a check does not hold.
+        RefusedError: the mark is unknown, did not finish, was swept, names other objects than
+            those that were read, was made by another version, which spares other objects, or began
+            later than now; a clock is off; or a check does not hold.
         IntegrityError: the artifacts are incomplete or damaged.
     """
     if not by.strip():
@@ -98,24 +108,13 @@ def approve(ctx: RunContext, by: str, lifetime: timedelta) -> tuple[Approval, Ma
     if lifetime <= timedelta(0):
         raise ConfigurationError(f"approval_lifetime_days is {lifetime}: it must be positive")
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
-    swept = recorded_sweep(ctx)
-    if swept is not None:
-        raise RefusedError(
-            f"mark {ctx.run!r} of {ctx.repository!r} was {when(swept)}: there is nothing to approve"
-        )
-    if not attempt.has("deletion_candidates"):
-        raise RefusedError(
-            f"mark {ctx.run!r} of {ctx.repository!r} did not finish, so there is no report to "
-            "approve: mark again"
-        )
-    require_protection(attempt.recorded("deletion_candidates"))
+    ctx = _approvable(ctx, attempt, digest)
     published = None
     if attempt.has("gc_report"):
         require_passed(evaluate(ctx))
     else:
         require_passed(check_candidates(ctx))
         published = report(ctx)
-    ctx = ctx.connect()
     chain = attempt.chain("gc_report", ctx.connections.namespace_url)
     now = ctx.clocks.now()
     approval = Approval(
@@ -130,6 +129,27 @@ def approve(ctx: RunContext, by: str, lifetime: timedelta) -> tuple[Approval, Ma
     )
     attempt.store().create(f"{FOLDER}{approval.id}.json", approval.to_bytes())
     return approval, published
+
+
+def _approvable(ctx: RunContext, attempt: AttemptArtifacts, digest: str) -> RunContext:
+    """Return the connected run if its mark can be approved, its checks aside; raises otherwise."""
+    swept, name = recorded_sweep(ctx), f"mark {ctx.run!r} of {ctx.repository!r}"
+    if swept is not None:
+        raise RefusedError(f"{name} was {when(swept)}: there is nothing to approve")
+    if not attempt.has("deletion_candidates"):
+        raise RefusedError(f"{name} did not finish, so there is no report to approve: mark again")
+    candidates = attempt.recorded("deletion_candidates")
+    if digest and digest != candidates.digest:
+        raise RefusedError(
+            f"{name} has the digest {candidates.digest}, and {digest} was to be approved: the mark "
+            "was made again and names other objects, or the digest is of another mark. Read its "
+            "report, and approve the digest that it shows"
+        )
+    require_protection(candidates)
+    ctx = ctx.connect()
+    now = ctx.check_clocks(ctx.client, ctx.connections.store())
+    require_begun(attempt.recorded("store_listing"), now, ctx.settings.clock_skew)
+    return ctx
 
 
 def withdraw(ctx: RunContext, by: str) -> None:
@@ -278,15 +298,21 @@ def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
     because = "" if mode == "approved" else _exceeded_limits(ctx, attempt, limits)
     if mode == "auto" and not because:
         return None
-    return f"{name} waits for approval{because}: {how_to_approve(attempt)}"
+    how = how_to_approve(attempt.recorded("deletion_candidates"))
+    return f"{name} waits for approval{because}: {how}"
 
 
-def how_to_approve(attempt: AttemptArtifacts) -> str:
-    """Return instructions for a person who has read the report."""
+def how_to_approve(candidates: Manifest) -> str:
+    """Return instructions for a person who has read the report of a mark."""
     return (
         f"read its report, then run the job {in_dagster('gc_approve')} on its partition, or "
-        f"`{command_line('approve', attempt.repository, '--run', attempt.run)}`"
+        f"`{command_line('approve', *approving(candidates))}`"
     )
+
+
+def approving(candidates: Manifest) -> list[str]:
+    """Return the arguments of the command ``approve`` that approve exactly these candidates."""
+    return [candidates.repository, "--run", candidates.run, "--digest", candidates.digest]
 
 
 def _exceeded_limits(ctx: RunContext, attempt: AttemptArtifacts, limits: Limits) -> str:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
-from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.errors import NoTableError
 from lakegc_assets.mark import relations as mark_relations
 from lakegc_assets.mark.commits import Liveness, find_liveness, heads_alone, refs_of
@@ -50,7 +50,7 @@ from lakegc_assets.mark.uncommitted_snapshot import (
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.retained_commits import deciding
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest, require_begun
 from lakegc_assets.run.clocks import Moment
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
@@ -146,7 +146,7 @@ class DeltaMarks:
             self._require_same_repository()
         now = ctx.check_clocks(ctx.client, ctx.connections.store())
         if unread is None:
-            self._require_begun(now)
+            require_begun(self.chain["store_listing"], now, ctx.settings.clock_skew)
         taken = Moment.now(ctx.connections.store(), ctx.clocks)
         artifacts, folder = self.attempt.store(), f"{self.folder}{name}/"
         staged, listed = Staged(), 0
@@ -198,17 +198,6 @@ class DeltaMarks:
                 f"{self.ctx.repository!r} was made anew, or restored, in "
                 f"{self.connections.namespace_url} since it was marked, so the mark is of an "
                 "earlier repository: mark it under a new id",
-            )
-
-    def _require_begun(self, now: datetime) -> None:
-        """Refuse to delete by a mark that began later than now: it took young objects for old."""
-        began = self.chain["store_listing"].start
-        if began > now + self.ctx.settings.clock_skew:
-            raise RefusedError(
-                f"mark {self.ctx.run!r} of {self.ctx.repository!r} was begun at {began}, which is "
-                f"later than {now}, the time of the object store: the clocks were ahead when it "
-                "was made, so it took objects and commits for older than they are. Mark again "
-                "under a new id"
             )
 
     def _liveness(self, start: datetime, unread: list[str] | None) -> Liveness:

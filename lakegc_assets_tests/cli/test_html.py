@@ -89,6 +89,7 @@ def outcome(text: str) -> dict[str, Any]:
         "mode": "unified",
         "cutoff": BEGAN.isoformat(),
         "mark_url": f"s3://{text}/mark",
+        "digest": text,
         "artifacts": f"/{text}",
         "engine": "embedded (so says a test)",
         "backup": f"s3://{text}",
@@ -166,7 +167,7 @@ def test_the_page_of_a_run_escapes_all_that_it_shows() -> None:
     page = page_of_run(stopped(_HOSTILE), _SERVER, marks, insights(_HOSTILE, 23.0), 23.0)
     read = require_harmless(page)
     shown = "".join(read.text)
-    assert shown.count("<script>alert('1')</script>") == 26
+    assert shown.count("<script>alert('1')</script>") == 27
     assert "\0" not in shown
     assert "\u202e" not in shown
     assert "\\u202e\\x00" in shown

@@ -171,7 +171,8 @@ def test_a_mark_that_waits_is_listed_and_reported_once(
     assert "It names 2 objects, 35 B, 33.3% of what was listed" in one["sentence"]
     assert "made 0.0 hours ago" in one["sentence"]
     assert "`sweep` is `approved`, max_candidate_share 0.5" in one["sentence"]
-    assert f"`lakegc approve approved --run {_RUN}`" in one["what_to_do"]
+    digest = site.root.attempt("approved", _RUN).recorded("deletion_candidates").digest
+    assert f"`lakegc approve approved --run {_RUN} --digest {digest}`" in one["what_to_do"]
     assert one["link"].startswith("https://dagster.example.com/runs/")
     # Nothing has changed, or all of it was looked at again.
     assert waiting(daemon, utc_now() + timedelta(minutes=10)) == [f"approved|{_RUN}"]
@@ -191,7 +192,7 @@ def test_who_approves_is_asked_for_where_dagster_knows_no_user(daemon: Daemon) -
     key = f"approved|{_RUN}"
     assert job.partitioned_config is not None
     shown = job.partitioned_config.get_run_config_for_partition_key(key)
-    assert shown == {"ops": {"approve": {"config": {"by": ""}}}}
+    assert shown == {"ops": {"approve": {"config": {"by": "", "digest": ""}}}}
     daemon.instance.add_dynamic_partitions("waiting", [key])
     refused = running.run(daemon.definitions, job.name, daemon.instance, key, raises=False)
     assert not refused.success
@@ -209,7 +210,12 @@ def test_who_approves_is_asked_for_where_dagster_knows_no_user(daemon: Daemon) -
 def swept(daemon: Daemon, marked: dg.ExecuteInProcessResult) -> list[str]:
     """The runs that the sensor asks for once a person has approved, after they were made."""
     assert marked.success
-    approved = lakegc("approve", "approved", "--run", _RUN, "--by", "Ada")
+    approving = ("approve", "approved", "--run", _RUN, "--by", "Ada", "--digest")
+    other = lakegc(*approving, "2-0123")
+    assert other.exit_code == 3
+    assert "and 2-0123 was to be approved: the mark was made again" in other.output
+    (report,) = marked.asset_materializations_for_node("gc_report")
+    approved = lakegc(*approving, str(report.metadata["digest"].value))
     assert approved.exit_code == 0, approved.output
     assert "is approved by Ada until" in approved.stdout
     (one,) = [o for o in json.loads(lakegc("pending", "--json").stdout) if o["run"] == _RUN]

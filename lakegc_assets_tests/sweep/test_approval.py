@@ -155,6 +155,28 @@ def test_it_is_about_exactly_this_mark(lake: SmallLake, spark: Session) -> None:
     assert waits_for(ctx, "approved", _NO_LIMITS) is not None
 
 
+def test_a_mark_that_was_made_again_is_not_approved_for_the_one_that_was_read(
+    lake: SmallLake, spark: Session
+) -> None:
+    """It has the same id; only its digest tells that it names other objects."""
+    read = lake.root.attempt(REPOSITORY, RUN).recorded("deletion_candidates").digest
+    unpublished(lake)
+    ctx = lake.context(spark, retain={"branches": {"main": {"last_commits": 2}}})
+    mark(ctx, STAGES[:-1])
+    attempt = lake.root.attempt(REPOSITORY, RUN)
+    with pytest.raises(RefusedError, match=f"{read} was to be approved: the mark was made again"):
+        approve(ctx, "Ada", _WEEK, read)
+    assert not attempt.has("gc_report")
+    digest = attempt.recorded("deletion_candidates").digest
+    given, published = approve(ctx, "Ada", _WEEK, digest)
+    assert published is not None
+    assert given.digest == digest == published.digest
+    shutil.rmtree(attempt_folder(lake) / "approvals")
+    said = waits_for(ctx, "approved", _NO_LIMITS)
+    assert said is not None
+    assert f"`lakegc approve {REPOSITORY} --run {RUN} --digest {digest}`" in said
+
+
 @pytest.mark.parametrize("damage", [b"", b"{}", b'{"by": "Ada"}', b"[1]"])
 def test_a_damaged_one_approves_nothing(lake: SmallLake, spark: Session, damage: bytes) -> None:
     ctx = lake.context(spark)
