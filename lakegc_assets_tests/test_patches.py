@@ -46,6 +46,7 @@ _KNOWN: Final = {
     "moto.moto_server.werkzeug_app.DomainDispatcherApplication.get_backend_for_host": "remembers",
     "moto.s3.responses.S3Response._bucket_response_delete_keys": "of the test's server",
     "moto.s3.responses.S3Response.put_object": "checks and writes in one step",
+    "pyspark.util.local_connect_and_auth": "of the thread that waits for the test's job",
     "sqlframe.base.dataframe.zlib": "worse names for parts of a plan",
     "uvicorn.server.asyncio": "shorter pauses",
 }

@@ -75,6 +75,8 @@ _READING: Final = {
 #: Paths that Spark reads literally: no pattern, and nothing that its JVM's locale changes.
 _PLAIN: Final = re.compile(r"/[\w/.+@~=-]+", re.ASCII)
 _PART: Final = "key string, rows long, size long, sha256 string"
+#: The last row of such a result, in SQL; no file has an empty key.
+_END: Final = ("'' AS key", "0L AS rows", "0L AS size", "'' AS sha256")
 
 
 class SparkBackedSession(Session):
@@ -170,8 +172,17 @@ class SparkBackedSession(Session):
         """See ``Session``."""
         task = partial(_write_parts, self._code, self._open, url, folder, schema)
         written = frame.select(*schema.names).mapInArrow(task, _PART)
-        rows = self._run(what, written.collect)
-        return [Part(row["key"], row["rows"], row["size"], row["sha256"]) for row in rows]
+        # Classic PySpark takes a broken connection to its JVM for the end of the rows.
+        end = self._spark.range(0, 1, 1, 1).selectExpr(*_END)
+        rows = self._run(what, written.union(end).collect)
+        parts = [Part(row["key"], row["rows"], row["size"], row["sha256"]) for row in rows]
+        if not parts or parts.pop().key:
+            raise IntegrityError(
+                f"{what}: the answer of Spark ended early, so not all files that it has written "
+                "are known. Look into the log of Spark's driver, which may lack memory "
+                "(spark.driver.memory), then run again"
+            )
+        return parts
 
     def step(
         self,
