@@ -64,7 +64,10 @@ def _honours(store: ObjectStore, key: str, *, singly: bool) -> bool:
 
 def _remove_probes(store: ObjectStore, folder: str) -> None:
     left = {one.key: one.etag for one in store.infos(folder)}
-    store.delete_many(left, left)
+    refused = [one.key for one in store.delete_many(left, left) if one.refused]
+    # Azure refuses a condition in a batch if the account keeps versions.
+    if refused:
+        store.delete_many(refused, left, singly=True)
 
 
 def probe_deadlines(store: ObjectStore, folder: str, *, conditional: bool = False) -> bool:

@@ -38,6 +38,8 @@ class Stubborn(LocalStore):
         trash: str | None = None,  # noqa: ARG002 - nothing is kept
     ) -> Sequence[DeleteOutcome]:
         asked = list(keys)
+        if etags and not singly and "in_bulk" in self.lies:
+            return [DeleteOutcome(key, "failed", self.lies["in_bulk"], "no") for key in asked]
         if ("single" if singly else "bulk") not in self.honours:
             etags = None
         changed = [key for key in asked if key.endswith("-changed")]
@@ -63,6 +65,13 @@ def test_what_a_store_honours_is_found_out(
 ) -> None:
     store = Stubborn(tmp_path, *honours)
     assert probe_conditions(store, PROBES) == found
+    assert left(store) == []
+
+
+def test_probes_go_where_only_batches_refuse_a_condition(tmp_path: Path) -> None:
+    """So Azure answers batches on an account that keeps versions, whatever the etag."""
+    store = Stubborn(tmp_path, "single", in_bulk="ConditionNotMet")
+    assert probe_conditions(store, PROBES) == "single"
     assert left(store) == []
 
 
