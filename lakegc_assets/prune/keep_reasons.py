@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.tasks import thread_map
-from lakegc_assets.errors import IntegrityError
+from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.prune.decisions import SUCCESS, Run
 from lakegc_assets.prune.run_inventory import restores_of, unclear
 from lakegc_assets.recovery.backup_creation import ASSET as BACKUP
+from lakegc_assets.recovery.backup_creation import PLACES, BackupPlace
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, PRUNING, folder_url
 from lakegc_assets.recovery.restore_record import folder
 from lakegc_assets.run.artifacts import PROTECTION_VERSION, AttemptArtifacts, Manifest
@@ -221,6 +222,33 @@ class _Reasons:
                 "backup"
             )
         # A store that cannot be listed raises here, so its backup is not taken for missing.
+        return self._backup_at(place) or self._elsewhere(place)
+
+    def _elsewhere(self, place: str) -> str:
+        """A backup of the run was begun at another place than backup_url, and is there."""
+        keys = [key for key in self.run.sizes if key.startswith(PLACES)]
+        store = self.attempt.store()
+        urls = {BackupPlace.from_bytes(store.get(k), f"{self.attempt.url}/{k}").url for k in keys}
+        for url in sorted(urls - {place}):
+            try:
+                found = self._backup_at(url)
+            except LakegcError as error:
+                return (
+                    f"a backup of it was begun at {url}, and it is not known whether that is there "
+                    f"({error}). If nobody needs it, remove {self.attempt.url}/{BACKUP} by hand"
+                )
+            if found:
+                return found
+        return ""
+
+    def _backup_at(self, place: str) -> str:
+        """The run has a backup, finished or not, below this URL.
+
+        Raises:
+            LakegcError: the store cannot be listed.
+        """
+        attempt, stores = self.attempt, self.ctx.root.stores
+        where = open_store(folder_url(place, attempt.repository, attempt.run), stores)
         found = open_store(place, stores).list_prefixes(f"{attempt.repository}/").prefixes
         exists = any(where.exists(key) for key in (MANIFEST, PRUNING, BEGIN))
         name = f"{attempt.repository}/{attempt.run}"

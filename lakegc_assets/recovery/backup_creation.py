@@ -8,6 +8,7 @@ process holds names and counts only.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ import pyarrow.compute as pc
 from lakegc_assets.engine.datasets import Part, PartWriter, read_part
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
+from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.mark.marked_objects import marked_in_order, published_mark
 from lakegc_assets.recovery import journal, relations
 from lakegc_assets.recovery.backup_location import require_free_places, require_no_other_backup
@@ -47,6 +49,7 @@ from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
+from lakegc_assets.run.json_record import JsonRecord
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
@@ -59,6 +62,8 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.wording import counted
 
 ASSET: Final = "backup"
+#: Folder of the artifacts with a ``BackupPlace`` for each URL below which a backup was begun.
+PLACES: Final = f"{ASSET}/places/"
 _SWEPT: Final = "swept_set"
 #: Seconds to copy an object and one byte on one core. Most of it is waiting for the stores.
 OBJECT_S: Final = 0.001
@@ -84,6 +89,18 @@ _ADVICE: Final[Mapping[type[LakegcError], str]] = {
 }
 
 
+@dataclass(frozen=True)
+class BackupPlace(
+    JsonRecord,
+    damaged="it is not known where a backup of this mark was begun. If there is none, remove the "
+    "file",
+):
+    """The place of a backup of a mark: a prune of runs looks there, and not at backup_url alone."""
+
+    #: The ``backup_url``.
+    url: str
+
+
 def make_backup(ctx: RunContext) -> Record | None:
     """Copy the objects of a published mark to ``settings.backup_url``; None if that is not set.
 
@@ -102,6 +119,8 @@ def make_backup(ctx: RunContext) -> Record | None:
     attempt, chain = published_mark(ctx)
     require_free_places(ctx)
     store = ctx.connections.open(folder_url(url, ctx.repository, ctx.run))
+    if not attempt.has(_SWEPT):
+        _note_place(attempt.store(), url)
     record = _begin(ctx, store, subject_of(chain), swept=attempt.has(_SWEPT))
     if record.finished is not None:
         ctx.log.info("the backup %s is finished already", store.url)
@@ -111,6 +130,13 @@ def make_backup(ctx: RunContext) -> Record | None:
     candidates = chain["deletion_candidates"]
     marked = marked_in_order(ctx, attempt, candidates, f"{space.folder}marked/")
     return _Creation(ctx, space, store, marked.select(*MARKED.names), session).run(record)
+
+
+def _note_place(artifacts: ObjectStore, url: str) -> None:
+    place = BackupPlace(StorageNamespace.parse(url).url()).to_bytes()
+    key = f"{PLACES}{hashlib.sha256(place).hexdigest()[:16]}.json"
+    if not artifacts.exists(key):
+        artifacts.create(key, place)
 
 
 def _begin(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept: bool) -> Record:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from lakegc_assets.recovery.backup_creation import PLACES, BackupPlace
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, PRUNING
 from lakegc_assets.run.artifacts import MARK_ASSETS, PROTECTION_VERSION, ArtifactRoot
 from lakegc_assets.run.pins import Pin, write_pin
@@ -237,6 +238,35 @@ def test_a_run_goes_whose_backup_has_gone(estate: Estate) -> None:
     write_old(estate, "backup/portions/0/part-1.parquet", b"")
     assert estate.kept()[OLD].startswith("a backup of it was begun, and backup_url is not set")
     assert estate.kept(backup_url=url)[OLD] == ""
+
+
+def test_a_run_stays_whose_backup_is_at_another_place_than_backup_url(estate: Estate) -> None:
+    url, other = (f"file://{estate.folder}/{name}" for name in ("backups", "others"))
+    for name in ("backups", "others"):
+        (estate.folder / name / REPOSITORY / "another").mkdir(parents=True)
+    for number, place in enumerate((url, other)):
+        write_old(estate, f"{PLACES}{number}.json", BackupPlace(place).to_bytes())
+    begun = estate.folder / "others" / REPOSITORY / OLD / BEGIN
+    begun.parent.mkdir(parents=True)
+    begun.write_text("{}")
+    told = estate.kept(backup_url=url)[OLD]
+    assert told.startswith(
+        f"its backup is at {other}/repo/old: `lakegc backups prune --url {other}"
+    )
+    begun.unlink()
+    begun.parent.rmdir()
+    begun.parent.parent.rmdir()
+    assert estate.kept(backup_url=url)[OLD] == ""
+
+
+def test_a_run_stays_whose_backup_is_at_a_place_that_does_not_answer(estate: Estate) -> None:
+    url, other = f"file://{estate.folder}/backups", "mem://elsewhere"
+    (estate.folder / "backups").mkdir()
+    write_old(estate, f"{PLACES}0.json", BackupPlace(other).to_bytes())
+    told = estate.kept(backup_url=url)[OLD]
+    assert told.startswith(f"a backup of it was begun at {other}, and it is not known whether that")
+    write_old(estate, f"{PLACES}1.json", b"{")
+    assert "1.json is damaged" in estate.kept(backup_url=url)[OLD]
 
 
 def test_a_run_stays_that_dagster_says_is_not_over(estate: Estate) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.recovery import backup_creation, backup_task, portions
-from lakegc_assets.recovery.backup_creation import make_backup
+from lakegc_assets.recovery.backup_creation import PLACES, BackupPlace, make_backup
 from lakegc_assets.recovery.backup_task import Orders, copy_portions
+from lakegc_assets.recovery.backups import folder_url
 from lakegc_assets.recovery.portions import Portion
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.storage.errors import AccessDeniedError, StorageError
@@ -45,6 +46,10 @@ def test_a_backup_holds_what_the_mark_names_and_says_so(anywhere: Place, marked:
     # What is backed up is left alone, and is left as it is when it is asked for again.
     assert anywhere.lake.contents(marked.candidates) == before
     assert make_backup(anywhere.context()) == record
+    # A prune of runs finds it, whatever backup_url is then.
+    artifacts = anywhere.lake.root.attempt(REPOSITORY, RUN).store()
+    ((key, place),) = [(one.key, artifacts.get(one.key)) for one in artifacts.infos(PLACES)]
+    assert folder_url(BackupPlace.from_bytes(place, key).url, REPOSITORY, RUN) == anywhere.store.url
 
 
 def test_without_backup_url_nothing_is_written(place: Place) -> None:

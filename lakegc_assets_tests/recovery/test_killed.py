@@ -22,7 +22,7 @@ from lakegc_assets.recovery import (
     copies,
     journal,
 )
-from lakegc_assets.recovery.backup_creation import make_backup
+from lakegc_assets.recovery.backup_creation import PLACES, make_backup
 from lakegc_assets.recovery.backups import find_backup
 from lakegc_assets.recovery.liveness import NEEDED
 from lakegc_assets.recovery.workspace import Workspace
@@ -92,9 +92,11 @@ def test_killed_at_any_line(
     assert len(lines.kills()) > 150
     kills = lines.kills() if every else lines.telling()
     assert len(kills) > 10
+    artifacts = place.lake.root.attempt(REPOSITORY, RUN)
     tried: Counter[tuple[str, ...]] = Counter()
     for line, time in kills:
         shutil.rmtree(place.url, ignore_errors=True)
+        shutil.rmtree(Path(artifacts.url, PLACES), ignore_errors=True)
         with pytest.raises(Killed), lines.watch(line, time):
             make_backup(place.context())
         # Most lines leave no trace: what was gone on from that often will end as it did before.
