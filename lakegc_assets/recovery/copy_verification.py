@@ -75,10 +75,17 @@ class CopyVerifier:
         if not MD5.fullmatch(lost.etag):
             return False
         named = self.store.checksums(lost.key).get("md5")
-        if named is None:
-            digest = hashlib.md5(usedforsecurity=False)
-            with self.store.stream(lost.key, etag) as pieces:
-                for piece in pieces:
-                    digest.update(piece)
-            named = digest.hexdigest()
-        return named == lost.etag
+        return (named or self.computed_md5(lost.key, etag)) == lost.etag
+
+    def computed_md5(self, key: str, etag: str) -> str:
+        """Return the MD5, in hex, of the content of a copy, which is read.
+
+        Raises:
+            ObjectNotFoundError: there is no such copy.
+            ChangedError: it has another etag.
+        """
+        digest = hashlib.md5(usedforsecurity=False)
+        with self.store.stream(key, etag) as pieces:
+            for piece in pieces:
+                digest.update(piece)
+        return digest.hexdigest()

@@ -38,6 +38,11 @@ THREADS: Final = 16
 _SMALL: Final = 1 << 16
 #: Prefix of the detail if the key holds another object than the marked one.
 ANOTHER: Final = "another object is there"
+#: What may explain a difference from the etag in the mark.
+_NO_MD5: Final = (
+    ", if the etag in the mark is an MD5: it is none if the marked object was encrypted with a key "
+    "of KMS or of a client. Then compare the content with a copy"
+)
 _BACK: Final = frozenset({"restored", "already_there"})
 #: Error codes for failures to read a copy in a backup.
 _CODES: Final[dict[type[Exception], str]] = {
@@ -205,8 +210,24 @@ def _difference(
     here, known = store.checksums(one.key), _known(one, copies)
     for name in sorted(here.keys() & known.keys()):
         if here[name] != known[name]:
-            return f"{ANOTHER}: its {name} is {here[name]}, and should be {known[name]}"
+            by_etag = known[name] == one.etag
+            if by_etag and _is_md5_of_copy(here[name], one, copies):
+                return None
+            differs = f"{ANOTHER}: its {name} is {here[name]}, and should be {known[name]}"
+            return f"{differs}{_NO_MD5 if by_etag else ''}"
     return None
+
+
+def _is_md5_of_copy(md5: str, one: Lost, copies: BackupCopies | None) -> bool:
+    """Return True if the verified copy of an object has this MD5.
+
+    The etag of an encrypted object may look like an MD5 and be none.
+    """
+    if copies is None or one.key not in copies.etags:
+        return False
+    with suppress(ObjectNotFoundError, ChangedError):
+        return copies.proof.computed_md5(one.key, copies.etags[one.key]) == md5
+    return False
 
 
 def _known(one: Lost, copies: BackupCopies | None) -> Mapping[str, str]:

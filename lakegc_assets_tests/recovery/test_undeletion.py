@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import md5
 from pathlib import Path
 from typing import Any
@@ -172,3 +172,36 @@ def test_what_is_there_is_compared_in_size_and_checksum(
     assert one.outcome == "already_there"
     assert (one.detail or "").startswith("another object is there") is differs
     assert store.get(KEY) == there
+
+
+class Summing(Stale):
+    """Names the MD5 of each object, as S3 does for objects that no client and no KMS encrypted."""
+
+    def checksums(self, key: str) -> Mapping[str, str]:
+        return {"md5": md5(self.get(key)).hexdigest()}
+
+
+@pytest.mark.parametrize("there", [CONTENT, CONTENT[::-1]])
+@pytest.mark.parametrize("copied", [True, False])
+def test_the_etag_of_an_encrypted_object_is_no_md5(
+    lake: Path, tmp_path: Path, there: bytes, *, copied: bool
+) -> None:
+    """It looks like one. A copy in a backup that names no checksum shows what was marked."""
+    store = Summing(lake, "file:///lake")
+    store.put(KEY, there)
+    (one,) = bring_back(store, lost("0" * 32), copies(tmp_path) if copied else None)
+    assert one.outcome == "already_there"
+    assert (one.detail is None) is (copied and there == CONTENT)
+    if one.detail is not None:
+        assert one.detail.startswith("another object is there: its md5 is ")
+        assert "it is none if the marked object was encrypted with a key of KMS" in one.detail
+    assert store.get(KEY) == there
+
+
+def test_a_copy_that_changed_does_not_show_what_was_marked(lake: Path, tmp_path: Path) -> None:
+    store = Summing(lake, "file:///lake")
+    store.put(KEY, CONTENT)
+    known = copies(tmp_path)
+    known.proof.store.put(KEY, CONTENT)
+    (one,) = bring_back(store, lost("0" * 32), known)
+    assert str(one.detail).startswith("another object is there")
