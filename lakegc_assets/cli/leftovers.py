@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,9 +64,10 @@ def leftovers(
         return
     if every and names:
         raise click.UsageError("--server reads all repositories: give it without --repository")
+    from lakegc_assets.cli.site import server_to_search
     from lakegc_assets.leftovers.report import find_leftovers
 
-    server = _server(roots)
+    server = server_to_search(roots)
     found = find_leftovers(server, names)
     if not (as_json or server.namespace_roots or names):
         click.echo(
@@ -127,6 +127,7 @@ def remove(
         raise click.UsageError("--backup and --without-backup exclude each other")
     if as_json and not dry_run and not (yes and plan_id):
         raise RefusedError("--json asks for no confirmation: give --dry-run, or --yes --id ID")
+    from lakegc_assets.cli.site import server_to_search
     from lakegc_assets.leftovers.namespace_removal import plan_namespace, remove_namespace
     from lakegc_assets.leftovers.removal import Choices
     from lakegc_assets.leftovers.uploads import abort_uploads, plan_uploads
@@ -136,7 +137,7 @@ def remove(
     if kind == "namespace":
         plan = partial(plan_namespace, unclaimed=unclaimed)
         end = partial(remove_namespace, unclaimed=unclaimed)
-    found = plan(_server(), where)
+    found = plan(server_to_search(), where)
     if plan_id is not None:
         found.require(plan_id)
     if dry_run or not as_json:
@@ -148,26 +149,12 @@ def remove(
     if found.rows.num_rows and not yes:
         click.confirm("Remove it?", abort=True, err=True)
     choices = Choices(person(by), found.id, backup_url, without_backup)
-    outcomes = end(_server(), found.where, choices)
+    outcomes = end(server_to_search(), found.where, choices)
     if as_json:
         echo_json({**found.to_json(), "outcomes": dict(outcomes)})
     else:
         for outcome, objects in outcomes.items():
             click.echo(f"  {outcome:<16} {objects:>12,}")
-
-
-def _server(roots: Sequence[str] = ()) -> Server:
-    """The server; ``roots``: URLs below which it keeps namespaces; none for the configured ones."""
-    from lakegc_assets.cli.site import Site
-    from lakegc_assets.leftovers.server import Server
-
-    site = Site.defined()
-    return Server(
-        site.root,
-        lambda repository: replace(site.context(repository, "leftovers"), settings=site.settings),
-        site.lakefs.connect(),
-        tuple(roots) or site.collector.roots(),
-    )
 
 
 def _plan(found: dict[str, Any]) -> Iterator[str]:

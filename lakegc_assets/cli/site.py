@@ -22,6 +22,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.marked_objects import known_attempt
 from lakegc_assets.recovery.restore.selection import known_ref
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
@@ -87,6 +88,17 @@ class Site:
             session=start_session,
             spark_configured_by=configured_by(),
         )
+
+
+def server_to_search(roots: Sequence[str] = ()) -> Server:
+    """The server; ``roots``: URLs below which it keeps namespaces; none for the configured ones."""
+    site = Site.defined()
+    return Server(
+        site.root,
+        lambda repository: replace(site.context(repository, "leftovers"), settings=site.settings),
+        site.lakefs.connect(),
+        tuple(roots) or site.collector.roots(),
+    )
 
 
 def run_context(repository: str, run: str, given: Mapping[str, Any] = _NONE) -> RunContext:

@@ -52,7 +52,7 @@ def plan_namespace(server: Server, url: str, *, unclaimed: bool) -> Plan:
         LakegcError: the namespace cannot be read completely.
     """
     place = StorageNamespace.parse(url)
-    _require_nobodys(server, place)
+    require_nobodys(server, place)
     store = server.open(place.url())
     # A namespace in use looks old to a store whose clock is ahead.
     server.context("any").check_clocks(server.client, store)
@@ -92,7 +92,7 @@ def remove_namespace(
     look = _Look(server, place)
 
     def require_allowed() -> None:
-        _require_nobodys(server, place)
+        require_nobodys(server, place)
         if why := guarded(server, place):
             raise RefusedError(f"{place.url()} stays: {why}")
         look.require_recent()
@@ -132,7 +132,7 @@ class _Look:
             self.take()
 
 
-def _require_nobodys(server: Server, place: StorageNamespace) -> None:
+def require_nobodys(server: Server, place: StorageNamespace) -> None:
     """Require that no repository has its namespace at a place, in it or around it.
 
     Raises:

@@ -21,8 +21,10 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.leftovers.ledger import removals
 from lakegc_assets.leftovers.server import Problem, Server, noting
+from lakegc_assets.mark.installation import Server as Marker
 from lakegc_assets.mark.installation import known_server
 from lakegc_assets.recovery.backup_location import overlapping
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import placed
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.lease_record import describe
@@ -106,21 +108,26 @@ def read_namespace(server: Server, place: StorageNamespace) -> LeftoverNamespace
         latest = pc.max(page["last_modified"]).as_py()
         newest = latest if newest is None else max(newest, latest)
     known = known_server(store)
-    mine = server.client.installation_id()
-    whose = NOBODY_KNOWS
-    if known is not None and known.installation_id:
-        # A server that hides its id may be any server, so it is not taken for this one.
-        whose = OURS if known.installation_id == mine else OTHERS
+    owner = whose(server, known)
     return LeftoverNamespace(
         place.url(),
-        whose,
+        owner,
         known.repository if known else None,
         objects,
         size,
         newest,
         _not_lakefs(objects, strange, is_namespace=is_namespace)
-        or _stays(server, place, store, whose, newest),
+        or _stays(server, place, store, owner, newest),
     )
+
+
+def whose(server: Server, known: Marker | None) -> str:
+    """The owner of a namespace by its marker: ``OURS``, ``OTHERS`` or ``NOBODY_KNOWS``."""
+    mine = server.client.installation_id()
+    if known is None or not known.installation_id:
+        return NOBODY_KNOWS
+    # A server that hides its id may be any server, so it is not taken for this one.
+    return OURS if known.installation_id == mine else OTHERS
 
 
 def _not_lakefs(objects: int, strange: Sequence[str], *, is_namespace: bool) -> str:
@@ -133,10 +140,10 @@ def _not_lakefs(objects: int, strange: Sequence[str], *, is_namespace: bool) -> 
 
 
 def _stays(
-    server: Server, place: StorageNamespace, store: ObjectStore, whose: str, newest: datetime | None
+    server: Server, place: StorageNamespace, store: ObjectStore, owner: str, newest: datetime | None
 ) -> str:
     """The reason why a namespace must stay, despite a request to remove it; empty without one."""
-    if whose == OTHERS:
+    if owner == OTHERS:
         return (
             "its server.json names another lakeFS server, or this one, which does not show its id"
         )
@@ -152,7 +159,8 @@ def guarded(server: Server, place: StorageNamespace) -> str:
     if guards.problem:
         return f"it is not known whether it is on hold: {guards.problem}"
     if guards.hold is not None:
-        return f"it is on hold: {guards.url}"
+        shown = command_line("hold", place.url())
+        return f"it is on hold ({guards.url}): `{shown}` shows why, and can end it"
     if guards.lease_problem:
         return f"it is not known whether somebody works on it: {guards.lease_problem}"
     return "" if guards.lease is None else f"it is in use by {describe(guards.lease.owner)}"

@@ -39,7 +39,7 @@ def known_hold(ctx: RunContext) -> dict[str, Any]:
     if found is None:
         return {"repository": ctx.repository, "state": "no hold"}
     if found.acceptance is not None:
-        return _accepted(ctx.repository, found, f"{store.url}/{HOLD}")
+        return shown_acceptance(ctx.repository, found, f"{store.url}/{HOLD}")
     alarms = look_at_alarms(ctx, found)
     accepting = command_line(
         "hold", ctx.repository, "--accept", "--id", found.id, settings=ctx.given_settings
@@ -65,7 +65,7 @@ def accepted(ctx: RunContext, hold_id: str, by: str, *, unverified: bool) -> dic
         IntegrityError: it is unknown if all is lost.
         StorageError: it is unknown if the hold was accepted.
     """
-    return _accepted(ctx.repository, *accept_hold(ctx, hold_id, by, unverified=unverified))
+    return shown_acceptance(ctx.repository, *accept_hold(ctx, hold_id, by, unverified=unverified))
 
 
 def hold_lines(found: Mapping[str, Any]) -> list[str]:
@@ -123,7 +123,8 @@ def _advice(found: Mapping[str, Any]) -> list[str]:
     return [*lines, f"  {step}:  {found['accept']}  ({job})"]
 
 
-def _accepted(repository: str, found: Hold, record: str) -> dict[str, Any]:
+def shown_acceptance(repository: str, found: Hold, record: str) -> dict[str, Any]:
+    """Return the acceptance of a hold as JSON values; ``record``: its URL."""
     acceptance: Mapping[str, Any] = found.acceptance or {}
     known = {name: acceptance.get(name) for name in ("id", "by", "at", "owner")}
     values = {name: found.values.get(name) for name in ("totals", "lost")}

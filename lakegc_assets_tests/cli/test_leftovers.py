@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets.sweep.hold import write_hold
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.files import age
 from lakegc_assets_tests.leftovers.conftest import orphan
@@ -69,6 +72,27 @@ def test_a_namespace_is_removed_by_who_says_so(reported: Site, tmp_path: Path) -
     (begun,) = (reported.folder / "artifacts/_leftover-removals").glob("*/begin.json")
     assert json.loads(begun.read_text())["by"] == "somebody"
     say(lakegc("leftovers", "--root", "local://team"), 0, "nothing is left over")
+
+
+def test_the_hold_of_a_deleted_repository_is_shown_and_ended(reported: Site) -> None:
+    client, url = reported.client, "local://team/held"
+    client.create_repository("was-held", url)
+    client.call("DELETE", "repositories", "was-held")
+    write_hold(open_store(url, reported.server.store_config), {"alarm": "something is lost"})
+    age(reported.namespace("team/held"), 31)
+    shown = lakegc("leftovers", "--root", "local://team")
+    say(shown, 0, "it is on hold (", f"`lakegc hold {url}` shows why")
+    say(lakegc("hold", url), 0, f"{url} is on hold, and no repository", "something is lost")
+    hold = json.loads(lakegc("hold", url, "--json").stdout)["id"]
+    accepting = ("hold", url, "--accept", "--unclaimed", "--unverified")
+    say(lakegc(*accepting, answer="n\n"), 1, "Accept the loss")
+    say(lakegc(*accepting, "--yes", "--id", "0" * 16), 3, "read it again with")
+    say(lakegc("hold", url, "--accept", "--yes"), 3, "stays")
+    say(lakegc(*accepting, "--yes", "--by", "ada"), 0, "ada has accepted it")
+    say(lakegc(*accepting, "--yes"), 3, "is not on hold: nothing to accept")
+    say(lakegc(*accepting, "--yes", "--id", hold), 0, "ada has accepted it")
+    assert "on hold" not in lakegc("leftovers", "--root", "local://team").stdout
+    shutil.rmtree(reported.namespace("team/held"))
 
 
 def test_metadata_is_reported_only(reported: Site) -> None:
