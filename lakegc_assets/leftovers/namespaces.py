@@ -50,6 +50,10 @@ _IN_PLACE: Final = rf"^(_lakefs/.*|dummy|(data/({_SLICE})?)?{_ID})$"
 _NESTED: Final = r"^_lakefs/((.*/)?_lakefs/.*|.*/dummy)$"
 
 
+class _NotSearchedError(ConfigurationError):
+    """A folder is too deep or too large to be searched for namespaces."""
+
+
 @dataclass(frozen=True)
 class LeftoverNamespace:
     """A namespace that no repository of the server has."""
@@ -189,6 +193,7 @@ def _namespaces_below(
     root = server.root_at(url)
     store = server.open_root(url)
     owned = _owned(root, repositories)
+    unsearched: list[str] = []
     waiting = [("", 0)]
     while waiting:
         folder, depth = waiting.pop()
@@ -214,7 +219,22 @@ def _namespaces_below(
         except LakegcError as error:
             if not folder:
                 raise
-            problems.append(Problem(where, str(error)))
+            if isinstance(error, _NotSearchedError):
+                unsearched.append(where)
+            else:
+                problems.append(Problem(where, str(error)))
+    if unsearched:
+        others = counted(len(unsearched) - 1, "other folder", "other folders")
+        also = f", and so do {others} below {url}" if unsearched[1:] else ""
+        problems.append(
+            Problem(
+                unsearched[0],
+                f"it was not searched: it has folders more than {_DEPTH} folders below {url}, or "
+                f"more than {_MOST_OBJECTS:,} objects{also}. If namespaces are below it, add it to "
+                f"namespace_roots or --root. If there can be none, name narrower roots in place of "
+                f"{url}",
+            )
+        )
 
 
 def _owned(root: StorageNamespace, repositories: Sequence[Repository]) -> set[str]:
@@ -246,8 +266,8 @@ def _level(store: ObjectStore, folder: str, depth: int) -> list[str] | None:
     """The folders in a folder; None if it is a namespace.
 
     Raises:
-        ConfigurationError: the folder is not searched: it is too deep, has too many objects, or has
-            a segment without a name.
+        _NotSearchedError: it is too deep, or has too many objects.
+        ConfigurationError: it has a segment without a name.
         StorageError: the folder cannot be listed.
     """
     if "//" in f"/{folder}":
@@ -258,10 +278,10 @@ def _level(store: ObjectStore, folder: str, depth: int) -> list[str] | None:
     if _OWN_FOLDER in below or _OWN_OBJECT in names:
         return None
     if len(names) > _MOST_OBJECTS or (below and depth == _DEPTH):
-        raise ConfigurationError(
-            f"it was not searched: it is {depth} folders deep, or holds more than "
-            f"{_MOST_OBJECTS:,} objects. If namespaces are below it, add it to namespace_roots or "
-            "--root"
+        raise _NotSearchedError(
+            f"it was not searched: it has folders more than {depth} folders below its root, or "
+            f"more than {_MOST_OBJECTS:,} objects. If namespaces are below it, add its folders to "
+            "namespace_roots or --root"
         )
     return level.prefixes
 

@@ -100,3 +100,25 @@ def test_repositories_below_a_folder_around_that_directory_are_recognized(
     found, problems = leftover_namespaces(replace(server, namespace_roots=(str(around),)))
     assert [one.url for one in found] == [f"file://{lake.server.objects_dir}/team/old"]
     assert problems == []
+
+
+def test_folders_that_are_too_deep_are_one_problem(lake: SmallLake, server: Server) -> None:
+    """Other programs may have many of them below a root."""
+    objects = lake.server.objects_dir
+    for name in "abc":
+        (objects / "team" / name / "1/2/3/4").mkdir(parents=True)
+        (objects / "team" / name / "1/2/3/4/file").write_text("of another program")
+    (objects / "team/d/1/2/3").mkdir(parents=True)
+    (objects / "team/d/1/2/3/file").write_text("of another program")
+    found, (problem,) = leftover_namespaces(server)
+    assert [one.url for one in found] == ["local://team/old"]
+    assert problem.where == "local://team/a/1/2/3"
+    for words in (
+        "it has folders more than 4 folders below local://team, or",
+        ", and so do 2 other folders below local://team. If",
+        "name narrower roots in place of local://team",
+    ):
+        assert words in problem.what
+    narrower = replace(server, namespace_roots=("local://team/old", "local://team/a/1"))
+    found, problems = leftover_namespaces(narrower)
+    assert ([one.url for one in found], problems) == (["local://team/old"], [])
