@@ -184,6 +184,11 @@ def test_all_counts_that_stands_behind_the_name_of_a_local_namespace() -> None:
         (StorageNamespace.parse("local://repo"), "file:///srv/repo/x"),
         (StorageNamespace.parse("/srv/repo"), "local://repo/x"),
         (StorageNamespace.parse("local://repo"), "local:///srv/other/x"),
+        # A symbolic link, or a disk that ignores case, may lead from there to the namespace.
+        (StorageNamespace.parse("local://repo"), "local:///srv/link/data/x"),
+        (StorageNamespace.parse("local://repo"), "local:///srv/REPO/data/x"),
+        (StorageNamespace.parse("local://repo/below"), "local:///srv/repo/Below/data/x"),
+        (StorageNamespace.parse("local://repo"), "local://../lake/repo/data/x"),
         (StorageNamespace.parse("local://repo"), "local:///srv/repo/../repo/x"),
         (StorageNamespace.parse("local://repo"), "local:///srv//repo/x"),
         (LAB, "local:///srv/lab/small/x"),
