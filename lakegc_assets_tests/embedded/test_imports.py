@@ -177,6 +177,16 @@ def test_an_import_needs_a_clean_branch_that_may_be_written(
     repo.call("DELETE", "/branches/main/import", 404, params={"id": "none"})
 
 
+def test_a_tombstone_of_nothing_hides_no_imported_object(
+    repo: Repo, outside: Callable[..., None]
+) -> None:
+    outside("a")
+    repo.put("x", b"1")
+    repo.remove("x")
+    ended(repo, location("object", "local://outside/a", "x"))
+    assert (repo.read("x"), repo.staged()) == (b"a", {})
+
+
 def test_a_cancelled_import_commits_nothing(
     repo: Repo,
     outside: Callable[..., None],

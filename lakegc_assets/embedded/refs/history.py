@@ -341,12 +341,19 @@ def advance(db: sqlite3.Connection, repo: Repository, seen: Branch, made: Commit
     catalog.move_branch(db, seen, made.id)
 
 
+def advance_clean(
+    lake: Lake, db: sqlite3.Connection, repo: Repository, seen: Branch, made: Commit
+) -> None:
+    """Set a branch without staged changes to a new commit; errors as ``advance``, 400 if staged."""
+    require_clean(lake, db, repo, seen)
+    advance(db, repo, seen, made)
+    # A tombstone for a path that the old HEAD lacked would hide the path of the new HEAD.
+    staging.drop_committed(db, seen, staging.last_sequence(db))
+
+
 def _make_true(lake: Lake, repo: Repository, target: Branch, made: Commit) -> Commit:
     with lake.state.write() as db:
-        require_clean(lake, db, repo, target)
-        advance(db, repo, target, made)
-        # A tombstone for a path that the old HEAD lacked would hide the path of the new HEAD.
-        staging.drop_committed(db, target, staging.last_sequence(db))
+        advance_clean(lake, db, repo, target, made)
     return made
 
 

@@ -151,8 +151,7 @@ def _import(lake: Lake, wanted: Wanted, task: str) -> dict[str, object]:
     with lake.state.write() as db:
         if tasks.recorded(db, repo, task)["completed"]:
             return result
-        history.require_clean(lake, db, repo, target)
-        history.advance(db, repo, target, made)
+        history.advance_clean(lake, db, repo, target, made)
         tasks.finish(lake, db, task, {"result": result})
     return result
 
