@@ -232,6 +232,17 @@ def test_bulk_delete(repo: Repo) -> None:
     assert repo.list() == ["b"]
 
 
+@pytest.mark.parametrize("path", [None, 5, True, ["a"], {"path": "a"}], ids=repr)
+def test_a_bulk_delete_with_a_path_that_is_no_text_deletes_nothing(repo: Repo, path: Any) -> None:
+    names = sorted({"a", str(path)})
+    for name in names:
+        repo.put(name, b"1")
+    body = {"paths": ["a", path]}
+    answer = repo.call("POST", "/branches/main/objects/delete", 400, json=body)
+    assert 'Error at "/paths/1": value must be a string' in answer["message"]
+    assert repo.list() == names
+
+
 def test_objects_of_a_read_only_repository_are_changed_by_force_alone(
     api: Api, server: EmbeddedLakeFS
 ) -> None:

@@ -161,6 +161,14 @@ class Body:
         found: list[Any] = self._get(name, list, "array", None)
         return found
 
+    def texts(self, name: str) -> list[str]:
+        """An array of strings."""
+        found = self.items(name)
+        for number, item in enumerate(found):
+            if not isinstance(item, str):
+                raise errors.bad_body(self.schema, f"{name}/{number}", "value must be a string")
+        return found
+
     def body(self, name: str, schema: str, default: Mapping[str, Any] | None = None) -> Body:
         """An object of another schema."""
         return Body(schema, self._get(name, dict, "object", default))

@@ -97,7 +97,7 @@ def delete(call: Call) -> Response:
 
 def delete_many(call: Call) -> Response:
     """Delete paths from a branch; each path has its own error if the branch is protected."""
-    paths = [str(path) for path in call.json("PathList").items("paths")]
+    paths = call.json("PathList").texts("paths")
     try:
         objects.delete(call.lake, call.repository, call.branch, paths, force=call.flag("force"))
     except errors.ProtectedBranchError as error:
