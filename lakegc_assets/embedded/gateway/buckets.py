@@ -7,13 +7,14 @@ from starlette.responses import Response
 from lakegc_assets.embedded.errors import ApiError
 from lakegc_assets.embedded.gateway import errors
 from lakegc_assets.embedded.gateway.calls import Call, Key, check_target, require_bucket
-from lakegc_assets.embedded.gateway.documents import Value, document, parse, time_of
+from lakegc_assets.embedded.gateway.documents import Element, Value, document, parse, time_of
 from lakegc_assets.embedded.gateway.errors import S3Error
 from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.embedded.objects import objects
 
 _REGION = "us-east-1"
 _MOST_DELETES = 1000
+_CONDITIONS = ("ETag", "LastModifiedTime", "Size")
 
 
 def list_buckets(call: Call) -> Response:
@@ -55,10 +56,10 @@ def delete_objects(call: Call) -> Response:
         raise errors.malformed_xml()
     quiet = wanted.text("Quiet", "false").strip().lower() == "true"
     names = [item.text("Key") for item in listed]
-    refused: dict[str, S3Error] = {
-        name: errors.not_implemented("versions of objects")
+    refused = {
+        name: error
         for name, item in zip(names, listed, strict=True)
-        if item.all("VersionId")
+        if (error := _unsupported(item)) is not None
     }
     by_ref: dict[str, list[str]] = {}
     for name in names:
@@ -77,6 +78,15 @@ def delete_objects(call: Call) -> Response:
         elif not quiet:
             answers.append(("Deleted", [("Key", name)]))
     return document("DeleteResult", answers)
+
+
+def _unsupported(item: Element) -> S3Error | None:
+    """The error for a key to delete with a version or a condition; None for a plain key."""
+    if item.all("VersionId"):
+        return errors.not_implemented("versions of objects")
+    if any(item.all(name) for name in _CONDITIONS):
+        return errors.not_implemented("conditions on deletes")
+    return None
 
 
 def _delete(call: Call, ref: str, names: list[str]) -> S3Error | None:

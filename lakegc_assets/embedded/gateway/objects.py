@@ -34,6 +34,8 @@ OVERRIDES = {
     "response-expires": "Expires",
 }
 _SOURCE_CONDITION = "x-amz-copy-source-if-"
+# A client that deletes only what it has read must not delete another object.
+_DELETE_CONDITIONS = ("if-match", "x-amz-if-match-")
 _NO_BYTES = hashlib.md5(b"", usedforsecurity=False).hexdigest()
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
@@ -89,7 +91,9 @@ def put(call: Call) -> Response:
 
 
 def delete(call: Call) -> Response:
-    """Delete a path from a branch; a missing path is no error."""
+    """Delete a path from a branch; a missing path is no error, and conditions are refused."""
+    if any(name.startswith(_DELETE_CONDITIONS) for name in call.headers):
+        raise errors.not_implemented("conditions on deletes")
     key = Key.of(call.name)
     check_target(call.lake, call.bucket, key.ref)
     if key.path:

@@ -235,6 +235,39 @@ def test_bulk_delete_answers_for_each_key(s3: S3, repo: Repo) -> None:
 
 
 @pytest.mark.parametrize(
+    "condition",
+    [
+        {"if-match": '"other"'},
+        {"x-amz-if-match-size": "7"},
+        {"x-amz-if-match-last-modified-time": "Sat, 01 Jan 2000 00:00:00 GMT"},
+    ],
+    ids=lambda condition: next(iter(condition)),
+)
+def test_a_delete_with_a_condition_deletes_nothing(
+    server: EmbeddedLakeFS, repo: Repo, condition: dict[str, str]
+) -> None:
+    repo.put("a", b"1")
+    answer = send(server, "DELETE", f"/{repo.name}/main/a", b"", None, **condition)
+    assert (answer.status_code, "<Code>NotImplemented</Code>" in answer.text) == (501, True)
+    assert repo.read("a") == b"1"
+
+
+@pytest.mark.parametrize("name", ["ETag", "LastModifiedTime", "Size"])
+def test_a_bulk_delete_refuses_keys_with_a_condition(
+    server: EmbeddedLakeFS, repo: Repo, name: str
+) -> None:
+    repo.put("a", b"1")
+    repo.put("b", b"1")
+    body = (
+        f"<Delete><Object><Key>main/a</Key><{name}>7</{name}></Object>"
+        "<Object><Key>main/b</Key></Object></Delete>"
+    )
+    answer = send(server, "POST", f"/{repo.name}?delete=", body.encode())
+    assert "<Key>main/a</Key><Code>NotImplemented</Code>" in answer.text
+    assert repo.list() == ["a"]
+
+
+@pytest.mark.parametrize(
     "body",
     [
         b"",
