@@ -60,8 +60,13 @@ def _metadata(instance: dg.DagsterInstance, asset: str) -> dict[str, Any]:
     return {k: v.value for k, v in event.asset_materialization.metadata.items()}
 
 
-@pytest.mark.usefixtures("collected")
-def test_the_garbage_goes_and_the_rest_stays(site: Site) -> None:
+def test_a_person_who_asks_for_a_collection_gets_it_and_the_rest_stays(
+    site: Site, collected: dg.ExecuteInProcessResult, instance: dg.DagsterInstance
+) -> None:
+    """Although a run that nobody asked for would wait for approval."""
+    run = instance.get_run_by_id(collected.run_id)
+    assert run is not None
+    assert "lakegc/waits" not in run.tags
     reported = site.repositories["collected"]
     left = {
         str(p.relative_to(site.namespace("collected")))

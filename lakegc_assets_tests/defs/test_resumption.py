@@ -64,11 +64,11 @@ def test_those_that_a_tick_had_no_time_for_go_on_at_the_next_one(
     assert resumed == {f"closed|{wave(0)}", f"weekly|{wave(0)}"}
 
 
-@pytest.mark.parametrize("hours", [0, -5, 2])
+@pytest.mark.parametrize("hours", [-5, 2])
 def test_what_failed_for_a_reason_that_passes_is_tried_once_more_after_minutes(
     hours: int, site: Site, daemon: Daemon
 ) -> None:
-    """Also where the database of the runs has another time zone, as PostgreSQL may."""
+    """Where the database of the runs has another time zone, too, as PostgreSQL may."""
 
     def resume(minutes: float) -> list[str]:
         jobs = list(daemon.definitions.jobs or ())

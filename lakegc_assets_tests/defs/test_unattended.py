@@ -37,6 +37,7 @@ from lakegc_assets_tests.cli.calling import lakegc
 from lakegc_assets_tests.defs import running
 from lakegc_assets_tests.defs.daemon import Daemon
 from lakegc_assets_tests.defs.running import instance_of
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.site import Site
 
 _RUN = "wave-1"
@@ -59,6 +60,13 @@ def run(daemon: Daemon, job: str, repository: str, **tags: str) -> dg.ExecuteInP
     names = {name.replace("__", "/"): value for name, value in tags.items()}
     key = add_partition(daemon.instance, repository, _RUN)
     return running.run(daemon.definitions, job, daemon.instance, key, tags=names)
+
+
+def mark(site: Site, daemon: Daemon, repository: str, spark: Session) -> None:
+    """Make a repository and a mark of it, of which Dagster knows the partition alone."""
+    site.tell(repository)
+    add_partition(daemon.instance, repository, _RUN)
+    running.mark_outside(site, repository, _RUN, spark)
 
 
 def waits(daemon: Daemon, result: dg.ExecuteInProcessResult) -> str | None:
@@ -287,13 +295,6 @@ def test_a_mark_of_nothing_waits_for_nobody_and_tries_nothing_out(
     assert not any(key.startswith("empty|") for key in waiting(daemon))
 
 
-def test_a_person_who_asks_for_a_sweep_gets_it(site: Site, daemon: Daemon) -> None:
-    site.tell("by-hand")
-    asked = run(daemon, "gc", "by-hand")
-    assert waits(daemon, asked) is None
-    assert not unharmed(site, "by-hand")
-
-
 def test_a_run_that_repeats_another_was_asked_for_by_who_asked_for_the_first() -> None:
     """Dagster gives it no tag of a backfill that has ended: it must not sweep for that."""
 
@@ -361,10 +362,9 @@ def test_a_refused_share_is_approved_in_the_launchpad(site: Site, daemon: Daemon
 
 
 def test_a_sweep_that_a_person_has_cancelled_and_removed_does_not_start_again(
-    site: Site, daemon: Daemon
+    site: Site, daemon: Daemon, spark: Session
 ) -> None:
-    site.tell("cancelled")
-    assert run(daemon, "gc_mark", "cancelled").success
+    mark(site, daemon, "cancelled", spark)
     approving = ("approve", "cancelled", "--run", _RUN, "--by", "Ada")
     assert lakegc(*approving).exit_code == 0
     (asked,) = daemon.sensor("gc_approvals")
@@ -381,9 +381,10 @@ def test_a_sweep_that_a_person_has_cancelled_and_removed_does_not_start_again(
     assert unharmed(site, "cancelled")
 
 
-def test_an_approval_that_no_sensor_sweeps_says_so(site: Site, daemon: Daemon) -> None:
-    site.tell("never")
-    assert run(daemon, "gc_mark", "never").success
+def test_an_approval_that_no_sensor_sweeps_says_so(
+    site: Site, daemon: Daemon, spark: Session
+) -> None:
+    mark(site, daemon, "never", spark)
     approve = {"approve": {"config": {"by": "Grace"}}}
     key = f"never|{_RUN}"
     daemon.instance.add_dynamic_partitions("waiting", [key])
@@ -476,10 +477,9 @@ def test_what_is_typed_for_a_backfill_is_not_forgotten(
 
 
 def test_an_approval_that_is_withdrawn_while_its_sweep_begins_deletes_nothing(
-    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, spark: Session
 ) -> None:
-    site.tell("withdrawn")
-    run(daemon, "gc", "withdrawn", dagster__backfill="abcdefgh")
+    mark(site, daemon, "withdrawn", spark)
     approving = ("approve", "withdrawn", "--run", _RUN, "--by", "Ada")
     assert lakegc(*approving).exit_code == 0
     left = ["once"]
