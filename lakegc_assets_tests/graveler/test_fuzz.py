@@ -78,7 +78,8 @@ def test_a_flip_in_a_file_with_a_two_level_index_is_an_error(
 
 
 def _range() -> tuple[str, bytes]:
-    info, data = write_range([(f"path/{number:03}", entry(number)) for number in range(20)])
+    """The smallest range whose block has a second restart point."""
+    info, data = write_range([(f"path/{number:03}", entry(number)) for number in range(17)])
     return info.id, data
 
 
