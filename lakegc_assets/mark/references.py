@@ -174,7 +174,7 @@ def read_references(
                 f"{ctx.repository!r} by their full addresses, and cannot be read: {outcome}. "
                 "Repair it, or give the credentials permission to read it, then run again. If "
                 f"{other.name!r} names no object of {ctx.repository!r}, add it to "
-                "ignored_repositories"
+                "ignored_repositories, for the mark and its sweep"
             )
             if unread is None:
                 raise error from outcome

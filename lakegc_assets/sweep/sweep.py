@@ -128,9 +128,26 @@ def _with_settings_of_mark(ctx: RunContext, chain: Mapping[str, Manifest]) -> Ru
     tags = ctx.settings.protect_tags or chain["deletion_candidates"].settings["protect_tags"]
     retained = ctx.settings.retained | recorded_retain(m.settings for m in chain.values())
     settings = ctx.settings.changed(
-        protect_tags=tags, retain=retained.to_json(), mode=chain["store_listing"].mode
+        protect_tags=tags,
+        retain=retained.to_json(),
+        mode=chain["store_listing"].mode,
+        ignored_repositories=_ignored(ctx, chain["committed_addresses"]),
     )
     return dataclasses.replace(ctx, settings=settings)
+
+
+def _ignored(ctx: RunContext, committed: Manifest) -> list[str]:
+    """Return the repositories that both the settings of the run and the mark ignore."""
+    asked = ctx.settings.ignored_repositories
+    found = [name for name in asked if name in committed.settings.get("ignored_repositories", ())]
+    if read := sorted(set(asked) - set(found)):
+        ctx.log.warning(
+            "the references of %s are read, although ignored_repositories names them: mark %r has "
+            "read them. To ignore them, mark again under a new id",
+            ", ".join(read),
+            ctx.run,
+        )
+    return found
 
 
 def _capabilities(

@@ -116,6 +116,17 @@ def test_a_repository_that_cannot_be_read_stops_the_run_unless_it_is_ignored(
     assert facts["ignored_repositories"] == [OTHER]
 
 
+def test_a_sweep_ignores_only_what_its_mark_has_ignored(
+    lake: SmallLake, marked: Marked, spark: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else an object that the repository names only since the mark would be lost."""
+    held = min(marked.candidates)
+    commit_it(lake, held)
+    sweep(lake.context(spark, ignored_repositories=[OTHER]))
+    assert lake.keys() == marked.live | {held}
+    assert "the references of other are read, although ignored_repositories" in caplog.text
+
+
 def test_a_range_that_is_missing_stops_the_run_although_it_is_no_head(
     lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
