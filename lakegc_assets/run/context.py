@@ -323,8 +323,17 @@ class RunContext:
         ``previous``: manifest of the previous asset in the graph. ``parts``: the files of each
         part; the rows of ``data`` count as the rows of the asset. ``facts``: facts for later stages
         and the report. ``digest``: digest of the keys of its rows; None for an asset without keys.
+
+        Raises:
+            RefusedError: another process has started the run again since ``previous``.
         """
         attempt = self.root.attempt(self.repository, self.run)
+        if attempt.attempt != previous.attempt:
+            raise RefusedError(
+                f"run {self.run!r} of {self.repository!r} was started again by another process "
+                f"while {asset} was made, as attempt {attempt.attempt}: this process ends, and the "
+                "other one continues"
+            )
         requests = self.requests_by_kind
         manifest = attempt.finish(
             Manifest(
