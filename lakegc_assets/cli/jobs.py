@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+from uuid import uuid4
 
 import dagster as dg
 import pydantic
@@ -253,6 +254,7 @@ def _execute(
         "resources": {names.of("collector"): {"config": settings}},
         "ops": {names.of(name): {"config": given} for name, given in asked.items()},
     }
+    run_id = str(uuid4())
     try:
         with progress_printed():
             run_in_process(
@@ -264,10 +266,14 @@ def _execute(
                 partition_key=key,
                 asset_selection=[names.key(one) for one in left] or None,
                 instance=instance,
+                run_id=run_id,
             )
     except Stopped as stopped:
         raise stopped.error from stopped
-    except dg.DagsterExecutionInterruptedError as error:
+    except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError) as error:
+        # Dagster records a failure, which ``gc_resume`` would continue if it was between two steps.
+        if (run := instance.get_run_by_id(run_id)) is not None:
+            instance.report_run_canceled(run, "The command was interrupted.")
         raise KeyboardInterrupt(*error.args) from error
 
 

@@ -23,7 +23,9 @@ from lakegc_assets.defs.names import (
     RUN,
     RUN_TAG,
     Names,
+    first_tags,
     is_dagster_plus,
+    is_unattended,
     location_of,
     partition_of,
 )
@@ -205,6 +207,7 @@ def _prune(execution: Execution, config: Pruning) -> Mapping[str, Any]:
     names = config.repositories or [
         repository.id for repository in collected(resources.lakefs.config(), policies)
     ]
+    unattended = is_unattended(first_tags(context.instance, context.run))
     outcomes: list[Pruned] = []
     for name in names:
         days = config.keep_runs_days or policies.of(name).keep_runs_days
@@ -216,8 +219,10 @@ def _prune(execution: Execution, config: Pruning) -> Mapping[str, Any]:
             component,
             location_of(context.run.remote_job_origin),
         )
-        found = prune_one(ctx, records, timedelta(days=days), dry_run=config.dry_run)
-        for sentence in found.sentences(dry_run=config.dry_run):
+        # ``prune`` of the policy may have changed while the run of the schedule was queued.
+        dry_run = config.dry_run or (unattended and not policies.of(name).prune)
+        found = prune_one(ctx, records, timedelta(days=days), dry_run=dry_run)
+        for sentence in found.sentences(dry_run=dry_run):
             context.log.info(sentence)
         outcomes.append(found)
     if not config.dry_run:

@@ -21,7 +21,7 @@ from lakegc_assets.checks.evaluation import (
     read_results,
     require_passed,
 )
-from lakegc_assets.errors import ConfigurationError, RefusedError
+from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.mark.report import report
 from lakegc_assets.run.artifacts import (
     AttemptArtifacts,
@@ -40,6 +40,7 @@ from lakegc_assets.storage.values import Recovery, require_removed
 from lakegc_assets.sweep.lease import leased
 from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.ledger import ASSET
+from lakegc_assets.sweep.status import restored
 from lakegc_assets.wording import counted
 
 #: Folder of the approvals, below the attempt.
@@ -345,18 +346,23 @@ def _growth(ctx: RunContext, report: Manifest, growth: float) -> list[str]:
     """Return the growth of a mark against the last one that was swept, if it exceeds a factor.
 
     A mark that was not swept allows nothing. It may wait since it has grown itself, or be one of
-    ``gc_rules``, which nobody looks at: the next mark of the same objects would not have grown.
+    ``gc_rules``, which nobody looks at: the next mark of the same objects would not have grown. A
+    mark whose deleted objects were all restored allows nothing either: its sweep was a mistake.
     """
-    last = next(
-        (
-            mark.manifest
-            for mark in earlier(ctx.root, ctx.repository, "gc_report", report.namespace, ctx.run)
-            if mark.manifest.finished <= report.started and mark.attempt.has(ASSET)
-        ),
-        None,
-    )
+    last, undone = None, ""
+    for mark in earlier(ctx.root, ctx.repository, "gc_report", report.namespace, ctx.run):
+        if mark.manifest.finished > report.started or not mark.attempt.has(ASSET):
+            continue
+        try:
+            back = restored(mark.attempt)
+        except IntegrityError as error:
+            return [f"it is not known if the sweep of mark {mark.manifest.run} was undone: {error}"]
+        if back is None or not back.whole:
+            last = mark.manifest
+            break
+        undone = ", except for marks whose objects were all restored"
     if last is None:
-        return ["no earlier mark was swept, so there is none to compare it with"]
+        return [f"no earlier mark was swept{undone}, so there is none to compare it with"]
     found = []
     for measure in ("objects", "bytes"):
         now, before = report.facts[measure], last.facts[measure]

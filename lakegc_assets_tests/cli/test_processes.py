@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import dagster as dg
 import pytest
 from pyspark.errors import PySparkRuntimeError
 
+from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.embedded.gc import uncommitted
 from lakegc_assets.engine.spark_session import spark_failure
 from lakegc_assets.lakefs.config import LakeFSConfig
@@ -76,6 +78,10 @@ def test_another_process_is_kept_out_and_an_interrupted_one_ends(
     assert out == ""
     assert "interrupted: " in err
     assert "Traceback" not in err
+    # What a person ended stays ended: ``gc_resume`` continues failed runs only.
+    with open_instance() as instance:
+        runs = instance.get_runs(dg.RunsFilter(tags={"dagster/partition/run": "g1"}))
+    assert [run.status for run in runs] == [dg.DagsterRunStatus.CANCELED]
     # The lock is free again, and the run is not lost: the same id may be marked anew.
     say(lakegc("report", "gamma", "--run", "g1"), 3, "did not finish")
 

@@ -14,7 +14,7 @@ import pytest
 from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.definitions import defs
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.failures import Stopped, shown
+from lakegc_assets.defs.failures import Stopped, failed_for_a_while, shown
 from lakegc_assets.defs.names import add_partition
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.storage.errors import StoreUnavailableError
@@ -251,6 +251,8 @@ def test_an_interrupted_sweep_says_how_far_it_came(
     ]
     assert failed.error is not None
     assert f"To continue: `lakegc sweep {name} --run m`" in failed.error.message
+    # So ``gc_resume`` leaves it alone.
+    assert failed_for_a_while(instance, run_id) is False
 
 
 @pytest.mark.usefixtures("no_spark")

@@ -306,10 +306,12 @@ def test_what_makes_no_sense_is_refused(
     assert "old" in left(past, "alpha")
 
 
-def prune_job(definitions: dg.Definitions, config: dict[str, Any]) -> dg.ExecuteInProcessResult:
+def prune_job(
+    definitions: dg.Definitions, config: dict[str, Any], **tags: str
+) -> dg.ExecuteInProcessResult:
     with dg.DagsterInstance.ephemeral() as instance:
         ops = {"prune": {"config": config}}
-        return running.run(definitions, "gc_prune", instance, ops=ops, raises=False)
+        return running.run(definitions, "gc_prune", instance, ops=ops, raises=False, tags=tags)
 
 
 def test_the_job_only_looks_until_it_is_said_to_remove(past: Site) -> None:
@@ -320,6 +322,16 @@ def test_the_job_only_looks_until_it_is_said_to_remove(past: Site) -> None:
     assert found.success
     assert left(past, "alpha") == {"r3", "r2", "r1"}
     assert "old" in left(past, "beta")
+
+
+def test_a_queued_run_of_the_schedule_removes_only_what_the_policy_still_says(past: Site) -> None:
+    """As ``prune`` was true for both when the run was queued."""
+    component = GarbageCollection(repositories=[Override(include=["beta"], prune=True)])
+    config = {"dry_run": False, "repositories": ["alpha", "beta"]}
+    tags = {"dagster/schedule_name": "gc_prune_schedule"}
+    assert prune_job(component.definitions(), config, **tags).success
+    assert "old" in left(past, "alpha")
+    assert "old" not in left(past, "beta")
 
 
 def test_the_job_fails_with_the_sentence_where_it_cannot_tell(past: Site) -> None:

@@ -15,6 +15,8 @@ import pytest
 from lakegc_assets.checks.evaluation import candidate_share_of, check_candidates
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.report import report
+from lakegc_assets.recovery.restore.restored_set import restore
+from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.errors import StorageError
@@ -389,3 +391,17 @@ def test_growth_is_told_against_the_last_mark_that_was_swept(
     said = waits_for(ctx, "auto", Limits(growth=0.5))
     assert said is not None
     assert f"more than 0.5 times the {manifest_rows(lake)} of mark {RUN}" in said
+
+
+def test_growth_is_not_told_against_a_sweep_that_was_undone(
+    lake: SmallLake, spark: Session
+) -> None:
+    """Else the objects that somebody had to bring back would be swept again without a question."""
+    ctx: Any = lake.context(spark, run="mark-2")
+    mark(ctx)
+    sweep(lake.context(spark))
+    assert waits_for(ctx, "auto", Limits(growth=1)) is None
+    restore(lake.context(spark), Choice(everything=True))
+    said = waits_for(ctx, "auto", Limits(growth=1))
+    assert said is not None
+    assert "no earlier mark was swept, except for marks whose objects were all restored" in said
