@@ -23,6 +23,7 @@ from lakegc_assets.defs.names import (
     NO_RETRIES,
     OWN_REPOSITORY_TAG,
     RETRIES,
+    URGENT,
     WAITING,
     Names,
     partition_key,
@@ -67,11 +68,12 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
         settings: Sequence[str] | None = None,
     ) -> Any:  # noqa: ANN401 - Dagster has no public name for it
         """A job on assets; ``settings`` if it is on a repository and a run."""
+        tags = NO_RETRIES if name in {"gc", "gc_mark"} else RETRIES
         return dg.define_asset_job(
             names.of(name),
             selection,
             config=None if settings is None else launchpad(policies, names, settings),
-            tags=NO_RETRIES if name in {"gc", "gc_mark"} else RETRIES,
+            tags={**tags, **URGENT} if name in {"gc_sweep", "gc_restore"} else tags,
             description=description,
             executor_def=dg.in_process_executor,
         )
@@ -218,7 +220,7 @@ def approving(names: Names) -> dg.JobDefinition:
         _approve,
         Approving,
         *RESOURCES,
-        tags=NO_RETRIES,
+        tags={**NO_RETRIES, **URGENT},
         config=_by_key(names.waiting, lambda _: _asking(names, APPROVE, "by", "digest")),
     )
 
@@ -297,7 +299,7 @@ def accepting(names: Names) -> dg.JobDefinition:
         _accept,
         Accepting,
         *RESOURCES,
-        tags=NO_RETRIES,
+        tags={**NO_RETRIES, **URGENT},
         config=_by_key(names.repositories, lambda _: _asking(names, ACCEPT, "accept", "by")),
     )
 

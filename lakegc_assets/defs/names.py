@@ -208,6 +208,9 @@ RETRIES: Final = {
 #: Tags of all other jobs. A mark begins anew until it is published, and never changes after that:
 #: ``gc_resume`` knows the difference. Decisions of people need a new request of a person.
 NO_RETRIES: Final = {"dagster/max_retries": "0"}
+#: Tags of jobs for which a person waits: Dagster's queue starts them before the runs of a wave,
+#: which may take hours. A sweep before the next mark of its repository also keeps that mark small.
+URGENT: Final = {"dagster/priority": "1"}
 
 #: States of runs that have ended.
 ENDED: Final = (

@@ -293,6 +293,14 @@ def test_jobs_of_one_step_are_started_again_by_dagster(
     assert {retries[job]["dagster/retry_strategy"] for job in tried} == {"ALL_STEPS"}
 
 
+def test_what_a_person_waits_for_leaves_the_queue_before_a_wave(
+    definitions: dg.Definitions,
+) -> None:
+    tags = {job: definitions.resolve_job_def(job).tags for job in (*RUN_JOBS, *OTHER_JOBS)}
+    first = {job for job, has in tags.items() if int(has.get("dagster/priority", "0")) > 0}
+    assert first == {"gc_approve", "gc_accept_hold", "gc_sweep", "gc_restore"}
+
+
 @pytest.mark.parametrize("job", ["gc", "gc_sweep", "gc_approve", "gc_accept_hold"])
 def test_what_has_failed_by_itself_is_not_tried_again_whatever_the_instance_says(
     definitions: dg.Definitions, tmp_path: Path, job: str
