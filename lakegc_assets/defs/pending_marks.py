@@ -31,8 +31,8 @@ from lakegc_assets.estate.repository_state import WAITING as WAITING_STATE
 from lakegc_assets.estate.run_state import REFUSED
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.command_line import command_line, in_dagster
-from lakegc_assets.sweep.approval import approving
-from lakegc_assets.wording import counted, human_bytes
+from lakegc_assets.sweep.approval import approving, reason_to_wait
+from lakegc_assets.wording import counted, human_bytes, minute
 
 #: Time after which a repository is read again although no run has changed: another machine may
 #: have marked or approved.
@@ -78,7 +78,7 @@ def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
             marks, unclear = _look(context, policies, root, known, turns, due, moment)
             found = set(marks)
             for key in sorted(found.difference(before)):
-                made = _notice(context.instance, policies, collection.notices, marks[key], moment)
+                made = _notice(context.instance, policies, collection.notices, marks[key])
                 outbox.add(key, document=made)
         current = found | {key for key in ours if key.split("|")[0] in unclear}
         # Keys of marks contain a bar; those of sensors do not.
@@ -179,7 +179,6 @@ def _notice(
     policies: Policies,
     section: NoticeSection,
     waiting: _Waiting,
-    now: datetime,
 ) -> Document:
     """The notice about a waiting mark: size, age, limits, run, and the command to approve it."""
     standing, mark, share = waiting
@@ -187,17 +186,20 @@ def _notice(
     last = next(iter(instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)), None)
     run = last.dagster_run if last else None
     size = sum(total["bytes"] for total in mark.facts["by_reason"].values())
-    said = standing.because if run is None else run.tags.get(WAITS_TAG, standing.because)
+    # The title says that it waits, and `what_to_do` how it is approved.
+    reason = reason_to_wait(run.tags.get(WAITS_TAG, "") if run else "")
+    why = f". It waits, {reason}" if reason else ""
+    if standing.state == REFUSED:
+        why = f". {standing.because}"
     arguments = approving(mark)
     if standing.state == REFUSED:
         arguments += ["--max-candidate-share", f"{min(share + 0.005, 1):.2f}"]
     policy = policies.of(mark.repository)
-    hours = (now - mark.finished) / timedelta(hours=1)
     return document(
         "waiting",
         f"{mark.repository}, mark {mark.run} waits for approval",
         f"It names {counted(mark.rows, 'object')}, {human_bytes(size)}, {share:.1%} of what was "
-        f"listed, and was made {hours:.1f} hours ago. {_limits(policy)}. {said}",
+        f"listed, and was made on {minute(mark.finished)}. {_limits(policy)}{why}",
         f"look at its report, then launch {in_dagster('gc_approve')}, or "
         f"`{command_line('approve', *arguments)}`",
         link_to_run(section, run.run_id if run else None),

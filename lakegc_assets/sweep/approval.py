@@ -253,6 +253,11 @@ def when(swept: Manifest) -> str:
     return f"swept on {swept.finished:%Y-%m-%d} at {swept.finished:%H:%M} UTC"
 
 
+#: In sentences about a mark that waits: between its name and the reason, and after the reason.
+_WAITS: Final = "waits for approval"
+_INSTRUCTIONS: Final = "read its report"
+
+
 @dataclass(frozen=True)
 class Limits:
     """Limits of a mark that is swept without a person; None for no limit.
@@ -300,13 +305,18 @@ def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
     if mode == "auto" and not because:
         return None
     how = how_to_approve(attempt.recorded("deletion_candidates"))
-    return f"{name} waits for approval{because}: {how}"
+    return f"{name} {_WAITS}{because}: {how}"
+
+
+def reason_to_wait(sentence: str) -> str:
+    """Return the limits that a sentence of ``waits_for`` names: "since …"; empty if it has none."""
+    return sentence.partition(f"{_WAITS}, ")[2].partition(f": {_INSTRUCTIONS}")[0]
 
 
 def how_to_approve(candidates: Manifest) -> str:
     """Return instructions for a person who has read the report of a mark."""
     return (
-        f"read its report, then run the job {in_dagster('gc_approve')} on its partition, or "
+        f"{_INSTRUCTIONS}, then run the job {in_dagster('gc_approve')} on its partition, or "
         f"`{command_line('approve', *approving(candidates))}`"
     )
 

@@ -177,8 +177,9 @@ def test_a_mark_that_waits_is_listed_and_reported_once(
     (one,) = posted
     assert (one["event"], one["objects"], one["bytes"]) == ("waiting", 2, 35)
     assert "It names 2 objects, 35 B, 33.3% of what was listed" in one["sentence"]
-    assert "made 0.0 hours ago" in one["sentence"]
-    assert "`sweep` is `approved`, max_candidate_share 0.5" in one["sentence"]
+    assert f"was made on {utc_now():%Y-%m}" in one["sentence"]
+    # The title and what_to_do say the rest.
+    assert one["sentence"].endswith("`sweep` is `approved`, max_candidate_share 0.5")
     digest = site.root.attempt("approved", _RUN).recorded("deletion_candidates").digest
     assert f"`lakegc approve approved --run {_RUN} --digest {digest}`" in one["what_to_do"]
     assert one["link"].startswith("https://dagster.example.com/runs/")

@@ -27,6 +27,7 @@ from lakegc_assets.sweep.approval import (
     approval_of,
     approve,
     approved,
+    reason_to_wait,
     recorded_sweep,
     waits_for,
     when,
@@ -323,6 +324,11 @@ def test_what_a_mark_waits_for(
     monkeypatch.setattr(LocalStore, "recovery", lambda _: Recovery("nothing", None, "none kept"))
     found = waits_for(lake.context(spark), mode, limits)
     assert found is None if said is None else found is not None and said in found
+    # What a notice says of it: only the exceeded limits, without instructions.
+    reason = reason_to_wait(found or "")
+    assert reason.startswith("since ") == (mode == "auto" and said is not None)
+    assert "read its report" not in reason
+    assert said is None or mode != "auto" or said in reason
 
 
 def test_a_mark_that_is_as_large_as_the_limits_keeps_them(lake: SmallLake, spark: Session) -> None:
