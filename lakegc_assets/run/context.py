@@ -106,7 +106,11 @@ def placed(url: str, stores: StoreConfig) -> StorageNamespace:
     return StorageNamespace.parse(str(folder.resolve()))
 
 
-def no_repository(root: ArtifactRoot, repository: str, answer: str = "") -> ConfigurationError:
+class NoRepositoryError(ConfigurationError):
+    """The server has no repository of this name, or it has no longer."""
+
+
+def no_repository(root: ArtifactRoot, repository: str, answer: str = "") -> NoRepositoryError:
     """Return the error that the server has no repository of this name.
 
     If there are artifacts of such a repository, the error says what is left of it.
@@ -127,7 +131,7 @@ def no_repository(root: ArtifactRoot, repository: str, answer: str = "") -> Conf
             "can restore to it or prune its runs. If nobody needs its runs and backups any more, "
             "remove their folders by hand"
         )
-    return ConfigurationError(said)
+    return NoRepositoryError(said)
 
 
 def known_repository(client: LakeFSClient, repository: str, root: ArtifactRoot) -> Repository:
@@ -136,7 +140,7 @@ def known_repository(client: LakeFSClient, repository: str, root: ArtifactRoot) 
     ``root``: of the artifacts, for the error.
 
     Raises:
-        ConfigurationError: the server has no repository of this name.
+        NoRepositoryError: the server has no repository of this name.
         ReadOnlyRepositoryError: it is read-only.
     """
     try:

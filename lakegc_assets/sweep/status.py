@@ -25,7 +25,7 @@ from lakegc_assets.mark.marked_objects import published_mark
 from lakegc_assets.recovery.restore_record import recorded, restores
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import command_line
-from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.context import NoRepositoryError, RunContext
 from lakegc_assets.run.json_record import JsonRecord, Moment
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import AlarmError, PartialLookError
@@ -54,6 +54,7 @@ class Ending:
         deleted: counts the objects that are recorded as gone.
         check: computes the live set again, and puts needed objects back or raises an alarm.
         looked: result of this check, as the end of a sentence.
+        goes_on: False if the check has found that the repository was deleted.
     """
 
     ctx: RunContext
@@ -61,6 +62,7 @@ class Ending:
     deleted: Callable[[], int]
     check: Callable[[], None]
     looked: str = _NOT_MADE
+    goes_on: bool = True
 
     def look(self) -> None:
         """Check the deleted objects, and remember the result.
@@ -79,6 +81,7 @@ class Ending:
             )
             raise
         except Exception as error:
+            self.goes_on = not isinstance(error, NoRepositoryError)
             self.looked = (
                 f"could not be computed ({error}), so it is not known if a needed object is gone"
             )
@@ -111,7 +114,7 @@ class Ending:
         except LakegcError as error:
             raise self._with_progress(error) from error
         except Exception:
-            self.ctx.log.error("%s", self._progress())  # noqa: TRY400 - the trace is that of what is raised
+            self.ctx.log.error("%s", self._progress(goes_on=self.goes_on))  # noqa: TRY400 - the trace is that of what is raised
             raise
 
     def _with_progress(self, error: LakegcError) -> LakegcError:
@@ -120,14 +123,14 @@ class Ending:
         # The lines after the first one say the rest, for example the steps after an alarm.
         first, *lines = str(error).split("\n")
         on_hold = isinstance(error, AlarmError | HoldError)
-        text = f"{first.rstrip('.')}. {self._progress(goes_on=not on_hold)}"
+        goes_on = self.goes_on and not on_hold
+        text = f"{first.rstrip('.')}. {self._progress(goes_on=goes_on)}"
         more.args = ("\n".join([text, *lines]),)
-        go_on = hold_command(self.ctx) if on_hold else command(self.ctx)
-        more.figures = {
-            **error.figures,
-            "live set after the deletes": self.looked,
-            "next step" if on_hold else "to continue": go_on,
-        }
+        more.figures = {**error.figures, "live set after the deletes": self.looked}
+        if on_hold:
+            more.figures["next step"] = hold_command(self.ctx)
+        elif goes_on:
+            more.figures["to continue"] = command(self.ctx)
         with suppress(Exception):
             more.figures = {"objects deleted": self.deleted(), **more.figures}
         return more

@@ -14,9 +14,9 @@ from lakegc_assets.cli.options import settings_of
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.graveler.errors import FormatError
-from lakegc_assets.lakefs.errors import ConnectionFailedError
+from lakegc_assets.lakefs.errors import ConnectionFailedError, NotFoundError
 from lakegc_assets.run.command_line import command_line, recorded_settings
-from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.context import RunContext, no_repository
 from lakegc_assets.storage.config import S3Access
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep import ledger, rounds
@@ -95,6 +95,22 @@ def test_it_tells_the_whole_of_it(
         "live set after the deletes": looked,
         "to continue": _SWEEP,
     }
+
+
+def test_a_sweep_whose_repository_was_deleted_meanwhile_does_not_ask_to_be_continued(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(_deltas: DeltaMarks, _candidates: Dataset) -> DeltaMark:
+        raise no_repository(lake.root, REPOSITORY)
+
+    stand_in(monkeypatch, spare(set()), look)
+    monkeypatch.setattr(rounds, "delete", ending_after(marked, NotFoundError("404")))
+    with pytest.raises(NotFoundError) as raised:
+        sweep(lake.context(spark))
+    assert "could not be computed (there is no repository 'repo'" in str(raised.value)
+    # What the error says of its objects and runs is all that can be done.
+    assert "To continue" not in str(raised.value)
+    assert "to continue" not in raised.value.figures
 
 
 def test_a_look_that_cannot_be_made_at_the_end_is_told(
