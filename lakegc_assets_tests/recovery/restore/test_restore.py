@@ -394,6 +394,7 @@ def test_what_is_back_of_a_sweep_is_told_and_what_was_deleted_again_is_not(
         assert restored(attempt) is None
 
 
+@from_anywhere_the_same
 def test_what_came_back_through_another_mark_is_told_of_the_one_that_deleted_it(
     swept: Swept, marked: Marked
 ) -> None:
