@@ -13,6 +13,8 @@ from pathlib import Path
 from queue import Empty, LifoQueue
 from sqlite3 import connect
 from threading import Lock
+from typing import Any
+from weakref import WeakSet
 
 #: SQLite's setting for the wait for the disk at a commit.
 SYNCHRONOUS = "FULL"
@@ -75,7 +77,7 @@ class State:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._writing = Lock()
-        self._idle: LifoQueue[sqlite3.Connection] = LifoQueue()
+        self._idle: LifoQueue[_Connection] = LifoQueue()
         with self._connection() as db:
             db.execute("PRAGMA journal_mode=WAL")
             db.executescript(_SCHEMA)
@@ -110,15 +112,43 @@ class State:
                 self._idle.get_nowait().close()
 
     @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
+    def _connection(self) -> Iterator[_Connection]:
         try:
             db = self._idle.get_nowait()
         except Empty:
             db = connect(
-                self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                self._path,
+                timeout=_BUSY_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+                factory=_Connection,
             )
             db.execute(f"PRAGMA synchronous={SYNCHRONOUS}")
         try:
             yield db
         finally:
+            db.close_cursors()
             self._idle.put(db)
+
+
+class _Connection(sqlite3.Connection):
+    """A connection that can close its cursors.
+
+    A cursor that is not at its end, in a frame that an error holds, would keep its old view of the
+    state for the next request on the connection.
+    """
+
+    def __init__(self, *where: Any, **options: Any) -> None:  # noqa: ANN401 - SQLite's own
+        super().__init__(*where, **options)
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
+
+    def execute(self, *statement: Any) -> sqlite3.Cursor:  # noqa: ANN401 - SQLite's own
+        """A new cursor for one statement."""
+        cursor = self.cursor()
+        self._cursors.add(cursor)
+        return cursor.execute(*statement)
+
+    def close_cursors(self) -> None:
+        """Close all cursors that are still in use."""
+        for cursor in list(self._cursors):
+            cursor.close()
