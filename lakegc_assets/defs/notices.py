@@ -180,7 +180,10 @@ def _what_to_do(
 ) -> str:
     repository, mark = partition_of(run)
     if is_retried(instance, run):
-        return "nothing yet: Dagster starts it again (`run_retries` of the instance)"
+        return (
+            "nothing yet: its process was killed or its machine stopped, and Dagster starts it "
+            "again (`run_retries` of the instance)"
+        )
     sensor, transient = names.of("gc_resume"), failed_for_a_while(instance, run.run_id)
     resumed = names.is_resumed(run, transient=transient)
     if transient and resumed:

@@ -135,6 +135,17 @@ def test_a_killed_run_is_reported_as_such(daemon: Daemon) -> None:
     assert found["link"] == f"https://dagster.example.com/runs/{run.run_id}"
 
 
+def test_a_killed_run_that_dagster_starts_again_is_reported_as_such(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start(daemon, "gc_sweep")
+    daemon.kill(run.run_id)
+    monkeypatch.setattr(notices, "is_retried", lambda *_: True)
+    found = notice(daemon.instance, run, "marked as failed from outside", _LINKED)
+    assert found["what_to_do"].startswith("nothing yet: its process was killed")
+    assert "Dagster starts it again" in found["what_to_do"]
+
+
 @pytest.mark.parametrize(
     ("job", "tags"), [("gc_restore", {}), ("gc_backup", {}), ("gc", {"lakegc/resumed": "3"})]
 )
