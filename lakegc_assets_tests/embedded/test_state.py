@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from lakegc_assets.embedded.lake.state import State
+from lakegc_assets.storage.files import locked, open_directories
 
 PUT = "INSERT INTO tags VALUES ('repo', ?, 'commit')"
 
 
 def tags(db: sqlite3.Connection) -> list[str]:
     return [name for (name,) in db.execute("SELECT name FROM tags ORDER BY name")]
+
+
+def test_first_starts_wait_for_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+        directory = open_directories(stack, tmp_path, (), create=False)[-1]
+        with locked(directory, required=False):
+            started = pool.submit(State, path)
+            with pytest.raises(concurrent.futures.TimeoutError):
+                started.result(0.2)
+            assert not path.exists()
+        started.result(30).close()
 
 
 def test_a_failed_read_leaves_no_old_view(tmp_path: Path) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from queue import Empty, LifoQueue
 from sqlite3 import connect
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
+
+from lakegc_assets.storage.files import locked, open_directories
 
 #: SQLite's setting for the wait for the disk at a commit.
 SYNCHRONOUS = "FULL"
@@ -78,7 +80,12 @@ class State:
         self._path = path
         self._writing = Lock()
         self._idle: LifoQueue[_Connection] = LifoQueue()
-        with self._connection() as db:
+        with ExitStack() as stack:
+            directory = open_directories(stack, path.parent, (), create=False)[-1]
+            # If two processes set the journal mode of a new file at the same time, SQLite does not
+            # let one of them wait, but refuses it.
+            stack.enter_context(locked(directory, required=False))
+            db = stack.enter_context(self._connection())
             db.execute("PRAGMA journal_mode=WAL")
             db.executescript(_SCHEMA)
 
