@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.embedded import EmbeddedLakeFS
+from lakegc_assets.embedded.objects import objects
 from lakegc_assets.embedded.objects.outside_addresses import why_not_outside
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets_tests.embedded.api import Api, Repo
@@ -133,6 +134,23 @@ def test_the_api_stages_only_what_is_outside(repo: Repo, address: str, refused: 
         assert (answer["physical_address"], answer["mtime"]) == (address, 5)
         assert repo.stat("a")["physical_address"] == address
         assert repo.call("POST", "/gc/prepare_uncommited", 201)["gc_uncommitted_location"] == ""
+
+
+def test_a_repository_made_anew_meanwhile_stages_nothing(
+    api: Api, repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address was outside of the old namespace, and is inside the new one."""
+
+    def make_anew_first(*args: Any) -> str | None:
+        reason = why_not_outside(*args)
+        repo.call("DELETE", "", 204)
+        api.repository(repo.name, "local://elsewhere")
+        return reason
+
+    monkeypatch.setattr(objects, "why_not_outside", make_anew_first)
+    body = {"physical_address": "local://elsewhere/data/x", "checksum": "c0ffee", "size_bytes": 8}
+    repo.call("PUT", "/branches/main/objects", 404, params={"path": "a"}, json=body)
+    assert repo.staged() == {}
 
 
 def test_what_is_elsewhere_is_read_where_the_server_can(server: EmbeddedLakeFS, api: Api) -> None:

@@ -134,21 +134,24 @@ def stage_outside(
     """Stage an object outside of the namespace, by its full address.
 
     Raises:
-        ApiError: 400 for an address that is or may be inside the namespace.
+        ApiError: 400 for an address that is or may be inside the namespace; 404 if the repository
+            was made anew with another namespace meanwhile.
     """
     repo = lake.repository(repository)
     if Fault.STAGE_INSIDE_NAMESPACE in lake.settings.faults:
         relative = entry.address.removeprefix(repo.address(""))
         if relative != entry.address:
             inside = replace(entry, address=relative)
-            return stage_entry(lake, repository, branch, path, inside, force=force)
+            return stage_entry(
+                lake, repository, branch, path, inside, force=force, namespace=repo.namespace
+            )
     elif reason := why_not_outside(repo.place, entry.address):
         raise errors.bad_request(
             f"address {entry.address!r} cannot be staged: {reason}; upload the object, link an "
             "address that the server gave out, or stage one that is clearly elsewhere"
         )
     full = replace(entry, address_type=AddressType.FULL)
-    return stage_entry(lake, repository, branch, path, full, force=force)
+    return stage_entry(lake, repository, branch, path, full, force=force, namespace=repo.namespace)
 
 
 def get_entry(lake: Lake, repository: str, ref: str, path: str) -> Found:
