@@ -32,12 +32,15 @@ _NAMING: Final = (
     ast.Name, ast.Attribute, ast.Constant, ast.JoinedStr,
 )  # fmt: skip
 _DAEMON: Final = "what only Dagster's daemon writes, in a test that stands for it"
+_LAUNCHED: Final = "a run as the process executes it that Dagster launches"
 _SQLITE: Final = "the same SQL is compiled once"
 #: Modules and names of libraries for which there is nothing public, and what they are used for.
 _KNOWN: Final = {
     "dagster._config.pythonic_config.config": "schemas of resources are inferred once",
     "dagster._config.pythonic_config.resource": "where that is replaced",
+    "dagster._core.definitions.job_base": _LAUNCHED,
     "dagster._core.definitions.run_request": _DAEMON,
+    "dagster._core.execution.api": _LAUNCHED,
     "dagster._core.execution.backfill": "what only Dagster's pages write",
     "dagster._core.execution.plan.objects": _DAEMON,
     "dagster._core.remote_origin": _DAEMON,

@@ -10,11 +10,21 @@ import dagster as dg
 
 from lakegc_assets.defs.metadata import value_of
 from lakegc_assets.errors import LakegcError, kind_of, out_of_memory
+from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.status import deleted_so_far, how_far
 
 #: Metadata key of a failure with a transient cause: the same run may succeed later.
 TRIED_AGAIN: Final = "tried again"
+#: How Dagster records a run and a step that were interrupted; it has no public names for these.
+_REASON_TAG: Final = "dagster/failure_reason"
+_INTERRUPTED_RUN: Final = "UNEXPECTED_TERMINATION"
+_INTERRUPTED_STEP: Final = "INTERRUPT"
+#: Names of the steps of a mark, which may have a prefix.
+_STEPS_OF_MARKS: Final = (
+    *MARK_ASSETS,
+    *("candidate_checks", "storage_attribution", "attribution_adds_up", "remote_mark"),
+)
 
 
 class Stopped(dg.Failure):
@@ -39,10 +49,14 @@ def stopped(error: LakegcError) -> Stopped:
     return made
 
 
+def _failed_steps(instance: dg.DagsterInstance, run_id: str) -> list[dg.DagsterEvent]:
+    entries = instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    return [entry.dagster_event for entry in entries if entry.dagster_event is not None]
+
+
 def step_failures(instance: dg.DagsterInstance, run_id: str) -> list[Any]:
     """The failures of the steps of a run, as Dagster records them."""
-    entries = instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
-    return [e.dagster_event.step_failure_data for e in entries if e.dagster_event is not None]
+    return [event.step_failure_data for event in _failed_steps(instance, run_id)]
 
 
 def first_cause(error: Any) -> str:  # noqa: ANN401 - Dagster's own kind of it has no public name
@@ -53,13 +67,38 @@ def first_cause(error: Any) -> str:  # noqa: ANN401 - Dagster's own kind of it h
     return said or kind
 
 
-def failed_for_a_while(instance: dg.DagsterInstance, run_id: str) -> bool | None:
-    """True if every failed step has a transient cause; None if no step failed."""
-    failures = step_failures(instance, run_id)
+def failed_for_a_while(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool | None:
+    """True if every failed step has a transient cause; None if no step failed.
+
+    A step of a mark that was interrupted from outside counts as killed, not as failed.
+    """
+    ended = is_ended_from_outside(run)
+    failures = [
+        event.step_failure_data
+        for event in _failed_steps(instance, run.run_id)
+        if not (ended and _is_interrupted_mark(event))
+    ]
     if not failures:
         return None
     said = [one.user_failure_data.metadata if one.user_failure_data else {} for one in failures]
     return all(TRIED_AGAIN in metadata for metadata in said)
+
+
+def is_ended_from_outside(run: dg.DagsterRun) -> bool:
+    """True if a process that Dagster started was ended, and nobody had asked Dagster for that.
+
+    For example, its pod was evicted, or its service restarted: such processes get a SIGTERM.
+    """
+    return run.remote_job_origin is not None and run.tags.get(_REASON_TAG) == _INTERRUPTED_RUN
+
+
+def _is_interrupted_mark(event: dg.DagsterEvent) -> bool:
+    """True if a step of a mark was interrupted. It deletes nothing, so it may begin anew.
+
+    An interrupted sweep may be one that a person has stopped.
+    """
+    step, source = event.step_key or "", event.step_failure_data.error_source
+    return source.value == _INTERRUPTED_STEP and step.endswith(_STEPS_OF_MARKS)
 
 
 @contextmanager

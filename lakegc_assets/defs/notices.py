@@ -184,7 +184,7 @@ def _what_to_do(
             "nothing yet: its process was killed or its machine stopped, and Dagster starts it "
             "again (`run_retries` of the instance)"
         )
-    sensor, transient = names.of("gc_resume"), failed_for_a_while(instance, run.run_id)
+    sensor, transient = names.of("gc_resume"), failed_for_a_while(instance, run)
     resumed = names.is_resumed(run, transient=transient)
     if transient and resumed:
         return f"nothing yet: the sensor {sensor} tries it once more in five minutes"

@@ -16,7 +16,7 @@ import dagster as dg
 from lakegc_assets.defs.automation_state import locations_of
 from lakegc_assets.defs.collection import Collection, changes, collected, remembered
 from lakegc_assets.defs.execution import Resources, collector_config
-from lakegc_assets.defs.failures import failed_for_a_while
+from lakegc_assets.defs.failures import failed_for_a_while, is_ended_from_outside
 from lakegc_assets.defs.jobs import left_to_do
 from lakegc_assets.defs.names import (
     ASKED_TAG,
@@ -253,8 +253,10 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
     """``gc_resume``: continues interrupted marks and killed sweeps.
 
     If no step of a failed run has failed, the run did not end by itself: its process was killed, or
-    its machine stopped. If a check, a store or a server refused, the run is not tried again. If a
-    store or a server did not answer, it is tried again once.
+    its machine stopped. A mark that was interrupted from outside (an evicted pod, a service that
+    restarts) goes on as well, but an interrupted sweep may be one that a person has stopped. If a
+    check, a store or a server refused, the run is not tried again. If a store or a server did not
+    answer, it is tried again once.
 
     Dagster's own retries (``run_retries``) start only jobs of one step again. A mark they would
     begin with the listing, which a published mark refuses; or after the last step that Dagster has
@@ -332,7 +334,7 @@ def _continued(
         # An instance has thousands of failed runs of other jobs, and a tick has only a minute.
         if not collection.names.owns_at(run, location_of(context.code_location_origin)):
             continue
-        transient = failed_for_a_while(context.instance, run.run_id)
+        transient = failed_for_a_while(context.instance, run)
         if not _may_go_on(context, collection, record, transient=transient):
             continue
         if transient and ago < _PAUSE:
@@ -460,7 +462,10 @@ def _request(
     names, resources = collection.names, collection.of(context)
     root = resources.root
     repository, mark = (run.tags[tag] for tag in (REPOSITORY_TAG, RUN_TAG))
-    job = (names.plain_job(run) or "gc") if _sweeps(run, names) else "gc_mark"
+    asked = not is_unattended(first_tags(context.instance, run))
+    # The person who asked for a sweep may also have ended its process.
+    sweeps = _sweeps(run, names) and not (asked and is_ended_from_outside(run))
+    job = (names.plain_job(run) or "gc") if sweeps else "gc_mark"
     left: Sequence[str] = ()
     try:
         attempt = root.attempt(repository, mark)
@@ -472,7 +477,7 @@ def _request(
         job = "gc_sweep" if attempt.has("gc_report") else job
         left = left_to_do(job, attempt, lambda: _store(resources, repository))
     ours = {k: v for k, v in run.tags.items() if k.startswith(_OUR_TAGS)}
-    if not is_unattended(first_tags(context.instance, run)):
+    if asked:
         ours[ASKED_TAG] = "by a person"
     if transient:
         ours[RETRIED_TAG] = "once"

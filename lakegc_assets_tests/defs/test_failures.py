@@ -252,7 +252,9 @@ def test_an_interrupted_sweep_says_how_far_it_came(
     assert failed.error is not None
     assert f"To continue: `lakegc sweep {name} --run m`" in failed.error.message
     # So ``gc_resume`` leaves it alone.
-    assert failed_for_a_while(instance, run_id) is False
+    run = instance.get_run_by_id(run_id)
+    assert run is not None
+    assert failed_for_a_while(instance, run) is False
 
 
 @pytest.mark.usefixtures("no_spark")

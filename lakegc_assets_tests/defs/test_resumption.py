@@ -16,6 +16,8 @@ from typing import Any, cast
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.execution.api import execute_run
 from dagster._daemon.monitoring import run_monitoring
 from dagster_shared.record import replace
 
@@ -23,7 +25,7 @@ import lakegc_assets
 from lakegc_assets.defs import jobs, sensors
 from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.names import is_retried, partition_key
+from lakegc_assets.defs.names import add_partition, is_retried, partition_key
 from lakegc_assets.defs.sensors import resume_sensor
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.errors import ConnectionFailedError, ForbiddenError
@@ -256,7 +258,7 @@ def test_the_events_of_runs_of_others_are_not_read(
         foreign = daemon.instance.add_run(dg.DagsterRun(job_name="somebody's"))
         daemon.kill(foreign.run_id)
     read: list[str] = []
-    monkeypatch.setattr(sensors, "failed_for_a_while", lambda _, run_id: read.append(run_id))
+    monkeypatch.setattr(sensors, "failed_for_a_while", lambda _, run: read.append(run.run_id))
     assert len(daemon.sensor("gc_resume")) == 1
     assert read == [ours]
 
@@ -269,6 +271,44 @@ def test_what_a_person_stopped_does_not_go_on(site: Site, daemon: Daemon) -> Non
     daemon.instance.report_run_canceling(run)
     daemon.instance.report_run_canceled(run)
     assert daemon.sensor("gc_resume") == []
+
+
+_BY_SCHEDULE = {"dagster/schedule_name": "gc_schedule"}
+
+
+@pytest.mark.parametrize(
+    ("stage", "tags", "after"),
+    [
+        ("list_store", _BY_SCHEDULE, ["gc"]),
+        # Who asked for the sweep may have ended the process, too.
+        ("list_store", {}, ["gc_mark"]),
+        pytest.param("sweep", {}, [], marks=pytest.mark.conformance),
+    ],
+)
+def test_a_mark_that_was_interrupted_from_outside_goes_on_and_a_sweep_does_not(
+    site: Site,
+    daemon: Daemon,
+    monkeypatch: pytest.MonkeyPatch,
+    stage: str,
+    tags: dict[str, str],
+    after: list[str],
+) -> None:
+    """A pod is evicted or a service restarts: SIGTERM, although nobody has asked Dagster."""
+
+    def evicted(*_: object) -> None:
+        raise dg.DagsterExecutionInterruptedError
+
+    make(site, "weekly", SUNDAY - timedelta(days=1))
+    daemon.status = dg.DagsterRunStatus.NOT_STARTED
+    key = add_partition(daemon.instance, "weekly", "m")
+    run_id = daemon.launch(dg.RunRequest(run_key="any", partition_key=key), "gc", tags)
+    monkeypatch.setattr(f"lakegc_assets.defs.assets.{stage}", evicted)
+    run: Any = daemon.instance.get_run_by_id(run_id)
+    execute_run(InMemoryJob(daemon.definitions.resolve_job_def("gc")), run, daemon.instance)
+    ended: Any = daemon.instance.get_run_by_id(run_id)
+    assert ended.status is dg.DagsterRunStatus.FAILURE
+    daemon.sensor("gc_resume")
+    assert [job for job, _, source in daemon.log if source == "gc_resume"] == after
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def test_a_process_that_ends_without_a_report_is_a_failed_asset(
     result = run(on(*command), "gc_mark", instance, "any|lost")
     assert not made(result)
     assert re.search(said, failure(result).error.message)
-    assert failed_for_a_while(instance, result.run_id)
+    assert failed_for_a_while(instance, result.dagster_run)
 
 
 @pytest.mark.parametrize(
