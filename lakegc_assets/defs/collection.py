@@ -55,7 +55,7 @@ class Collection:
         """
 
         def made(evaluate: _Evaluation) -> dg.SensorDefinition:
-            on = running or self.policies.running
+            on = self.policies.are_on(always=running)
             return dg.sensor(
                 name=self.names.of(name),
                 required_resource_keys=self.names.all_of(*needs),

@@ -189,6 +189,10 @@ def is_named(repository: str, include: Iterable[str], exclude: Iterable[str]) ->
     )
 
 
+#: Dagster+ sets it to 1 in the deployment of a branch, which has the server and stores of others.
+_OF_BRANCH: Final = "DAGSTER_CLOUD_IS_BRANCH_DEPLOYMENT"
+
+
 class Policies(dg.Model):
     """The policies of all repositories: the collected ones, the policy for all, and overrides.
 
@@ -204,7 +208,17 @@ class Policies(dg.Model):
     @property
     def schedule_status(self) -> dg.DefaultScheduleStatus:
         """The default status of schedules."""
-        return dg.DefaultScheduleStatus["RUNNING" if self.running else "STOPPED"]
+        return dg.DefaultScheduleStatus["RUNNING" if self.are_on() else "STOPPED"]
+
+    def are_on(self, *, always: bool = False) -> bool:
+        """True if schedules and sensors are on from the start.
+
+        In the deployment of a branch none is: the policies of the branch may lack protections that
+        the others have, and its runs would collect the same repositories.
+
+        ``always``: the sensor is on even if the component's file does not turn it on.
+        """
+        return (always or self.running) and os.environ.get(_OF_BRANCH) != "1"
 
     def collects(self, repository: str) -> bool:
         """True if schedules and sensors start runs on a repository."""

@@ -516,11 +516,15 @@ def test_no_launchpad_begins_with_settings_before_its_partition_says_which() -> 
         assert "collector" not in (shown.get("resources") or {}), name
 
 
-def test_all_of_it_can_be_on_from_the_start() -> None:
+@pytest.mark.parametrize(("branch", "state"), [("", "RUNNING"), ("0", "RUNNING"), ("1", "STOPPED")])
+def test_all_of_it_can_be_on_from_the_start_but_in_the_deployment_of_a_branch(
+    monkeypatch: pytest.MonkeyPatch, branch: str, state: str
+) -> None:
+    monkeypatch.setenv("DAGSTER_CLOUD_IS_BRANCH_DEPLOYMENT", branch)
     definitions = GarbageCollection(running=True).definitions()
     states = {one.default_status.value for one in definitions.sensors or ()}
     states |= {one.default_status.value for one in definitions.schedules or ()}
-    assert states == {"RUNNING"}
+    assert states == {state}
 
 
 def test_there_is_a_schedule_for_each_time_zone() -> None:
