@@ -192,7 +192,7 @@ def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
                 tags={"lakegc/approved-by": tag_value(approval.by)},
             )
             for key, approval in holding.items()
-            if key not in asked
+            if key not in asked and not _was_launched(context.instance, key)
         ]
         asked |= {key: approval.ends.isoformat() for key, approval in holding.items()}
         otherwise = "no mark that was not swept has a valid approval"
@@ -208,6 +208,17 @@ def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
         return collection.started(requests, otherwise, json.dumps(cursor, sort_keys=True))
 
     return approvals
+
+
+def _was_launched(instance: dg.DagsterInstance, run_key: str) -> bool:
+    """True if a run with this key was launched, by a sensor of any code location.
+
+    Dagster itself compares run keys within one code location only. A renamed location, or a second
+    one with the same component, would sweep again what a person has cancelled.
+    """
+    launched = [s for s in dg.DagsterRunStatus if s is not dg.DagsterRunStatus.NOT_STARTED]
+    runs = dg.RunsFilter(tags={"dagster/run_key": run_key}, statuses=launched)
+    return instance.get_runs_count(runs) > 0
 
 
 def _approved(

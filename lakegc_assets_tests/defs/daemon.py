@@ -125,6 +125,7 @@ class Daemon:
         names: of the component; ticks are asked for by their plain names.
         failed: why ticks of ``gc_schedule`` failed.
         status: of a run that was started.
+        location: code location of the schedules and sensors. Dagster compares run keys within it.
     """
 
     definitions: dg.Definitions
@@ -135,6 +136,7 @@ class Daemon:
     failed: list[str] = field(default_factory=list)
     names: Names = PLAIN
     status: dg.DagsterRunStatus = dg.DagsterRunStatus.STARTED
+    location: str = "here"
 
     def schedule(
         self, at: datetime, *, dies_after: int | None = None, **resources: Any
@@ -225,7 +227,11 @@ class Daemon:
     ) -> list[str]:
         started: list[str] = []
         for request in requests[:dies_after]:
-            tags = {"dagster/run_key": str(request.run_key), _SOURCES[kind]: source}
+            tags = {
+                "dagster/run_key": str(request.run_key),
+                _SOURCES[kind]: source,
+                ".dagster/repository": f"repository@{self.location}",
+            }
             if at is not None:
                 tags["dagster/scheduled_execution_time"] = at.isoformat()
             if self.instance.get_runs_count(dg.RunsFilter(tags=tags)):
@@ -250,7 +256,7 @@ class Daemon:
                 "dagster/partition": key,
             },
             status=self.status,
-            remote_job_origin=RemoteJobOrigin(_repository("here"), name),
+            remote_job_origin=RemoteJobOrigin(_repository(self.location), name),
             asset_selection=frozenset(request.asset_selection or ()) or None,
         )
         return str(run.run_id)

@@ -372,6 +372,9 @@ def test_a_sweep_that_a_person_has_cancelled_and_removed_does_not_start_again(
     sweeping = daemon.instance.get_run_by_id(asked)
     assert sweeping is not None
     daemon.instance.report_run_canceled(sweeping)
+    # The sensor of another code location, or of one that has another name now, asks for nothing.
+    elsewhere = Daemon(daemon.definitions, daemon.instance, location="elsewhere")
+    assert elsewhere.sensor("gc_approvals") == []
     daemon.instance.delete_run(asked)
     assert daemon.sensor("gc_approvals") == []
     assert "the sweep of 1 approval was started before" in daemon.skipped[-1]
