@@ -284,7 +284,11 @@ class ReplayServer(ExitStack):
         found = [branch for branch in self.recording.branches() if branch["id"] == name]
         return Answer(200, found[0]) if found else self.recording.recorded("err.branch_404")
 
-    def _diff(self, request: Request, branch: str) -> Answer:
+    def _diff(self, request: Request, left: str, right: str) -> Answer:
+        """Answer with the recorded diff of a branch: lakeFS has the same items in both calls."""
+        branch = left.removesuffix("@")
+        if right != f"{branch}$" or request.params.get("type") != "two_dot":
+            return _untold(request)
         diff = self.recording.calls.get(f"diff_uncommitted.{branch}")
         if diff is None:
             return self.recording.recorded("err.branch_404")
@@ -370,7 +374,7 @@ _Route = Callable[..., Answer]
 _ROUTES: tuple[tuple[str, str, _Route], ...] = (
     ("GET", r"branches", ReplayServer._branches),
     ("GET", r"branches/([^/]+)", ReplayServer._branch),
-    ("GET", r"branches/([^/]+)/diff", ReplayServer._diff),
+    ("GET", r"refs/([^/]+)/diff/([^/]+)", ReplayServer._diff),
     ("GET", r"tags", ReplayServer._tags),
     ("GET", r"commits/([^/]+)", ReplayServer._commit),
     ("GET", r"refs/([^/]+)/commits", ReplayServer._log),

@@ -23,7 +23,8 @@ class Fault(Enum):
     SCAN_ENDS_EARLY = "scan-ends-early"
     """A throttled key-value store ends the scan of a branch with no error: of each branch
     ``prepare_uncommited`` lists only the first half of what is staged there, rounded down, and each
-    answer to ``diff`` has only the first half of what it should have, rounded up."""
+    answer to the diff of a branch has only the first half of what it should have, rounded down. A
+    comparison of two references reports such an error, so it is never cut."""
 
     ORDER_DEPENDENT_WALK = "order-dependent-walk"
     """``prepare_commits`` stops at a parent that a branch with an equal threshold has visited,

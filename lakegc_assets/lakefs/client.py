@@ -69,6 +69,7 @@ _MISSING_COMMIT = re.compile(r"(?:commit not found:|commit ID) ([0-9a-f]{64})")
 _COMMIT_ID = re.compile(r"[0-9a-f]{64}")
 _START_OF_COMMIT_ID = re.compile(r"[0-9a-fA-F]{1,64}")
 Status = TypeVar("Status", bound=TaskStatus)
+Item = TypeVar("Item")
 FIRST_POLL_S = 0.1
 #: The most starts of a task that fails; each start has the full time-out of such a task.
 _TASKS = 3
@@ -350,19 +351,32 @@ class LakeFSClient(Transport):
         return self.call("GET", *segments, params={"path": path}).content
 
     def diff_branch(self, repository: str, branch: str, after: str = "") -> Iterator[DiffEntry]:
-        """Staged changes of a branch, in the order of their paths.
-
-        If its key-value store throttles it, lakeFS drops the error of a scan and answers with the
-        items so far. So a diff that ends early is read to its end.
-        """
-        path = ("repositories", repository, "branches", branch, "diff")
-        return self._list_to_the_end(Listing(Page[DiffEntry], path, "path", {}, after))
+        """Staged changes of a branch, in the order of their paths."""
+        pages = self._diff(Page[DiffEntry], repository, branch, after)
+        return chain.from_iterable(page.results for page in pages)
 
     def changes(self, repository: str, branch: str) -> Iterator[list[Change]]:
         """The whole of ``diff_branch`` in pages, for callers that read much of it."""
-        path = ("repositories", repository, "branches", branch, "diff")
-        pages = self._pages_to_the_end(Listing(Page[Change], path, "path"))
-        return (page.results for page in pages)
+        return (page.results for page in self._diff(Page[Change], repository, branch))
+
+    def _diff(
+        self, model: type[Page[Item]], repository: str, branch: str, after: str = ""
+    ) -> Iterator[Page[Item]]:
+        """The changes from the HEAD of a branch to what it has staged, in pages.
+
+        lakeFS's own call for the diff of a branch drops the error of a scan of the key-value store,
+        and answers with the changes so far, or with none. This comparison of two references reports
+        such an error.
+        """
+        path = ("repositories", repository, "refs", f"{branch}@", "diff", f"{branch}$")
+        try:
+            yield from self._pages_to_the_end(
+                Listing(model, path, "path", {"type": "two_dot"}, after)
+            )
+        except BadRequestError:
+            # A branch that is gone may have the name of a tag, or of the start of a commit's id.
+            self.branch(repository, branch)
+            raise
 
     # Retention rules, and what the server prepares
 

@@ -143,6 +143,9 @@ def test_a_scan_ends_early(start: Start, steps: int | None) -> None:
     assert listed(repo) == expected | {by_path["v"], by_path["w"]}
     assert late
     assert set(repo.staged("dev")) == set("abcd")
+    assert not repo.staged("one")
+    whole = repo.call("GET", "/refs/one@/diff/one$", params={"type": "two_dot"})["results"]
+    assert [found["path"] for found in whole] == ["lone"]
 
 
 @conforms(

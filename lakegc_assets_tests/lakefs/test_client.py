@@ -442,7 +442,7 @@ def _results(*changes: object, **paging: object) -> Answer:
 def test_odd_changes_are_the_same_error_to_both_readers(
     odd: object, server: ReplayServer, client: LakeFSClient
 ) -> None:
-    server.overrides["GET", ".*/diff"] = _results({"path": "a", **_ADDED}, odd)
+    server.overrides["GET", ".*/diff/.*"] = _results({"path": "a", **_ADDED}, odd)
     assert_same_error(client)
 
 
@@ -471,7 +471,7 @@ def assert_same_error(client: LakeFSClient) -> None:
 def test_odd_pages_of_a_diff_are_the_same_error_to_both_readers(
     paging: dict[str, object], server: ReplayServer, client: LakeFSClient
 ) -> None:
-    server.overrides["GET", ".*/diff"] = _results({"path": "a", **_ADDED}, **paging)
+    server.overrides["GET", ".*/diff/.*"] = _results({"path": "a", **_ADDED}, **paging)
     assert_same_error(client)
 
 
@@ -480,7 +480,7 @@ def test_a_change_may_have_more_and_less_than_is_read(
 ) -> None:
     bare = {"path": "b", "path_type": "object", "type": "added"}
     null = {**bare, "path": "c", "size_bytes": None}
-    server.overrides["GET", ".*/diff"] = _in_turn(
+    server.overrides["GET", ".*/diff/.*"] = _in_turn(
         _results({"path": "a", **_ADDED, "right": {"x": 1}}, bare, null), _results()
     )
     assert list(client.changes("retention", "main")) == [[{"path": "a", **_ADDED}, bare, null]]
@@ -494,11 +494,24 @@ def test_a_diff_that_ends_early_is_read_to_its_end(
     for read in (client.diff_branch, client.changes):
         more = _results(first, has_more=True, next_offset="a")
         answers = (more, _results(second), _results(third), _results())
-        server.overrides["GET", ".*/diff"] = _in_turn(*answers)
+        server.overrides["GET", ".*/diff/.*"] = _in_turn(*answers)
         server.requests.clear()
         assert len(list(read("retention", "main"))) == 3
         asked = [request.params.get("after") for request in server.requests]
         assert asked == [None, "a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("branch", "error"), [("main", errors.BadRequestError), ("abc", errors.NotFoundError)]
+)
+def test_a_branch_that_is_gone_may_have_the_name_of_a_tag(
+    branch: str, error: type[errors.LakeFSError], server: ReplayServer, client: LakeFSClient
+) -> None:
+    """LakeFS answers that such a reference is invalid, not that there is none."""
+    server.overrides["GET", ".*/diff/.*"] = (400, {"message": "invalid ref"})
+    for read in (client.diff_branch, client.changes):
+        with pytest.raises(error):
+            list(read("retention", branch))
 
 
 def test_a_diff_to_which_something_is_added_all_the_time_is_refused(
@@ -506,7 +519,7 @@ def test_a_diff_to_which_something_is_added_all_the_time_is_refused(
 ) -> None:
     monkeypatch.setattr(transport, "ENDS", 3)
     paths = (f"{number:05}" for number in count())
-    server.overrides["GET", ".*/diff"] = lambda _: _results({"path": next(paths), **_ADDED})
+    server.overrides["GET", ".*/diff/.*"] = lambda _: _results({"path": next(paths), **_ADDED})
     server.requests.clear()
     with pytest.raises(errors.UnexpectedAnswerError, match="the list does not end"):
         list(client.changes("retention", "main"))

@@ -325,13 +325,13 @@ def test_names_that_would_make_another_call_are_refused(name: str) -> None:
 
 def test_names_arrive_as_they_are(server: ReplayServer, tmp_path: Path) -> None:
     name = "a/b c%2F?#ü+&"
-    server.overrides["GET", r"/repositories/repo/branches/.*/diff"] = Answer(
+    server.overrides["GET", r"/repositories/repo/refs/.*/diff/.*"] = Answer(
         200, {"pagination": {"has_more": False, "next_offset": "", "results": 0}, "results": []}
     )
     with server.config(tmp_path).connect() as client:
         assert list(client.diff_branch("repo", name, after=name)) == []
     request = server.requests[-1]
-    assert request.segments == ("repositories", "repo", "branches", name, "diff")
+    assert request.segments == ("repositories", "repo", "refs", f"{name}@", "diff", f"{name}$")
     assert request.params["after"] == name
 
 

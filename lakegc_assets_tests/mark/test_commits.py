@@ -557,7 +557,7 @@ def test_what_the_previous_mark_kept_stays_while_it_is_inside(
     first = recorded.rewind(given.marked, tmp_path)
     gone = given.server.recording.refs["dev"]
     list_without(given.server, "dev")
-    branch = r"/repositories/retention/branches/dev(/diff)?"
+    branch = r"/repositories/retention/(branches/dev|refs/dev%40/diff/.*)"
     given.server.overrides["GET", branch] = Answer(404, {"message": "branch not found"})
     csv = f"{first.manifests['active_commits'].facts['server_run_id']}/commits.csv"
     (key,) = [key for key in recorded.keys("retention") if key.endswith(csv)]

@@ -23,7 +23,7 @@ from lakegc_assets_tests.sessions import Session
 
 #: Of so many branches one has a commit of its own, and one has something staged.
 _COMMITTED, _STAGED = 20, 50
-_NAMES = re.compile(r"\b(branches|refs|commits)/[^/]+")
+_NAMES = re.compile(r"\b(branches|refs|commits|diff)/[^/]+")
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def require_few(asked: Counter[str], found: Branches, diffs: int, *, alike: bool
     each = found.number + 1
     # Where something is staged, what follows is asked for, too.
     staged = len(range(0, found.number, _STAGED))
-    assert asked["branches/X/diff"] == diffs * (each + staged)
+    assert asked["refs/X/diff/X"] == diffs * (each + staged)
     # One for each HEAD that no other's history holds, and for main; not one for each branch.
     assert asked["refs/X/commits"] <= 2 * (found.own_commits + 2)
     assert asked["commits/X"] <= 2 * (found.own_commits + 1)
@@ -110,7 +110,7 @@ def require_few(asked: Counter[str], found: Branches, diffs: int, *, alike: bool
     looked = asked["refs/X/objects/ls"] + asked["refs/X/objects/stat"]
     assert looked <= (8 * diffs * each if alike else 0)
     counted = (
-        "branches/X/diff",
+        "refs/X/diff/X",
         "refs/X/commits",
         "commits/X",
         "branches",

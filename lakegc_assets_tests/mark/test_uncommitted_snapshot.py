@@ -127,6 +127,11 @@ def test_a_later_try_may_be_sound_and_earlier_ones_count_as_well(paged: Paged) -
     assert set(planted) < set(files.keys)
 
 
+def diff_of(branch: str) -> str:
+    """The path of a branch's diff, as a pattern."""
+    return f"/repositories/paged/refs/{branch}%40/diff/{branch}%24"
+
+
 def diff_of_main(kind: str) -> Callable[[Request], Answer]:
     entry = {"path": "a", "path_type": "object", "size_bytes": 1, "type": kind}
     return lambda request: paged_items([entry], "path", request.params)
@@ -134,15 +139,13 @@ def diff_of_main(kind: str) -> Callable[[Request], Answer]:
 
 @pytest.mark.parametrize("kind", ["added", "changed", "conflict"])
 def test_a_change_behind_the_last_page_is_seen(kind: str, paged: Paged) -> None:
-    paged.server.overrides["GET", r"/repositories/paged/branches/main/diff"] = diff_of_main(kind)
+    paged.server.overrides["GET", diff_of("main")] = diff_of_main(kind)
     with pytest.raises(IntegrityError, match="for branches that have changes: main"):
         paged.prepare()
 
 
 def test_a_removed_object_has_no_address(paged: Paged) -> None:
-    paged.server.overrides["GET", r"/repositories/paged/branches/main/diff"] = diff_of_main(
-        "removed"
-    )
+    paged.server.overrides["GET", diff_of("main")] = diff_of_main("removed")
     assert paged.prepare().tries == 1
 
 
@@ -179,7 +182,7 @@ def test_a_page_without_location_begins_with_what_its_token_names(paged: Paged) 
 
     paged.server.overrides[PREPARE] = answer
     assert paged.prepare().empty_pages == 1
-    paged.server.overrides["GET", r"/repositories/paged/branches/main/diff"] = diff_of_main("added")
+    paged.server.overrides["GET", diff_of("main")] = diff_of_main("added")
     with pytest.raises(IntegrityError, match="for branches that have changes: main"):
         paged.prepare()
 
@@ -305,7 +308,7 @@ def test_a_diff_that_is_not_found_is_no_proof_that_nothing_is_staged(
     message: str, paged: Paged
 ) -> None:
     """The last page has no location, and covers ``main``, which exists."""
-    diff = ("GET", r"/repositories/paged/branches/main/diff")
+    diff = ("GET", diff_of("main"))
     told: list[Request] = []
 
     def once(request: Request) -> Answer | None:
@@ -332,7 +335,7 @@ def test_a_branch_that_goes_between_the_list_and_its_diff_has_nothing_staged(pag
 
     paged.server.overrides[BRANCHES] = at_the_end
     assert paged.prepare().tries == 1
-    assert paged.server.asked("GET", r"/repositories/paged/branches/zz-gone/diff")
+    assert paged.server.asked("GET", diff_of("zz-gone"))
 
 
 def test_pages_of_two_runs_stop_the_run(paged: Paged) -> None:

@@ -347,8 +347,8 @@ def test_what_did_not_change_is_not_read_again(
     assert other == {
         # Behind the last one, too: a list that is cut looks like a whole one.
         "GET /repositories/other/branches": 2,
-        "GET /repositories/other/branches/main/diff": 1,
-        "GET /repositories/other/branches/dev/diff": 1,
+        "GET /repositories/other/refs/main@/diff/main$": 1,
+        "GET /repositories/other/refs/dev@/diff/dev$": 1,
     }
     assert not [url for url in fetched if "://other" in url]
 

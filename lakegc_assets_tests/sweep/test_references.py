@@ -177,7 +177,7 @@ def test_of_a_read_only_repository_every_commit_counts(
     assert candidates(mark(lake, spark)) == marked.candidates - {held}
 
 
-@pytest.mark.parametrize("moment", ["branches", "branches/main/diff", "refs/main/objects/ls"])
+@pytest.mark.parametrize("moment", ["branches", "refs/main@/diff/main$", "refs/main/objects/ls"])
 def test_what_is_committed_while_it_is_read_is_seen_as_staged_or_committed(
     lake: SmallLake, marked: Marked, spark: Session, moment: str
 ) -> None:

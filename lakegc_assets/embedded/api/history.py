@@ -124,7 +124,7 @@ def diff_branch(call: Call) -> Response:
         call.lake, call.repository, call.branch, call.paging()
     )
     if Fault.SCAN_ENDS_EARLY in call.lake.settings.faults:
-        found, has_more = found[: (len(found) + 1) // 2], False
+        found, has_more = found[: len(found) // 2], False
     return page_answer(list(map(_change, found)), has_more=has_more, key="path")
 
 
