@@ -213,6 +213,11 @@ class ObjectStore(ABC):
             ConfigurationError: there is a deadline, and these credentials cannot sign one.
         """
 
+    def is_deleted_alone(self, key: str) -> bool:
+        """True if a delete of several keys sends this key in a request of its own."""
+        del key
+        return False
+
     def delete_deadlines(self) -> bool:
         """True if deletes can be signed with a deadline, after which the store refuses them."""
         return False

@@ -170,7 +170,8 @@ class DeletingTask:
         #: Objects that extensions keep alive, and those among them in the current stretch.
         self._found: list[AddedObjects] = []
         self._spared: dict[str, str] = {}
-        #: Keys that the store refused together with a locked key: they are sent one by one.
+        #: Keys that are sent one by one: the store refused them together with a locked key, or
+        #: takes them in no other way.
         self._alone: set[str] = set()
         #: True while a batch may have been sent whose outcomes are not recorded.
         self._sent = False
@@ -339,11 +340,14 @@ class DeletingTask:
     def send(self, batch: Sequence[Marked]) -> list[DeleteOutcome]:
         """Send the request of a batch, or one request for each key, while it is not too late.
 
-        Single requests are needed for some conditions, and after the store has refused a request as
-        a whole because one of its keys is locked: only single requests show which key is locked.
+        Single requests are needed for some conditions and some keys, and after the store has
+        refused a request as a whole because one of its keys is locked: only single requests show
+        which key is locked.
         """
         if self._orders.condition == "single":
             return self._send_singly(batch, _SINGLES_TIME)
+        is_alone = self._reach.deleting.is_deleted_alone
+        self._alone |= {marked.address for marked in batch if is_alone(marked.address)}
         if alone := [marked for marked in batch if marked.address in self._alone]:
             answers = self._send_singly(alone, CHECK_TIME)
             self._alone -= {answer.key for answer in answers}

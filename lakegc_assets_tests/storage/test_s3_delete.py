@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, unquote_plus
 
 import boto3
 import pytest
@@ -18,6 +20,8 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.s3 import client as s3_client
 from lakegc_assets.storage.s3.client import clients, write_credentials_file
+from lakegc_assets_tests import http_server
+from lakegc_assets_tests.http_server import Asked, serving
 from lakegc_assets_tests.storage.conftest import Answer, Script, listed
 from lakegc_assets_tests.storage.s3_answers import delete_result, error
 
@@ -252,6 +256,39 @@ def test_keys_are_sent_so_that_nothing_on_the_way_can_change_them(script: Script
         assert text in script.bodies[0]
     assert [o.outcome for o in outcomes] == ["failed"] * 3 + ["deleted"] * 2 + ["failed"]
     assert [o.error_code for o in outcomes][-1] == "InvalidKey"
+
+
+@pytest.mark.parametrize(
+    ("read", "dead", "alive"),
+    [
+        pytest.param(str.strip, "data/a ", "data/a", id="trims"),
+        pytest.param(lambda key: " ".join(key.split()), "a  b", "a b", id="unites blanks"),
+        pytest.param(unquote, "data/%41", "data/A", id="decodes"),
+        pytest.param(unquote_plus, "a+b", "a b", id="decodes as a form"),
+    ],
+)
+def test_a_server_that_reads_keys_in_xml_otherwise_deletes_no_other_object(
+    aws_environment: None,  # noqa: ARG001 - it is wanted to be there
+    read: Callable[[str], str],
+    dead: str,
+    alive: str,
+) -> None:
+    objects = {f"ns/{key}" for key in (dead, alive, "plain")}
+
+    def respond(asked: Asked) -> http_server.Answer:
+        if asked.method == "DELETE":
+            objects.discard(unquote(asked.path).removeprefix("/bkt/"))
+            return http_server.Answer(204)
+        sent = [one.text or "" for one in ET.fromstring(asked.body).iter() if "Key" in one.tag]
+        objects.difference_update(map(read, sent))
+        body = delete_result(*(f"<Deleted><Key>{key}</Key></Deleted>" for key in sent))
+        return http_server.Answer(200, body.encode())
+
+    with serving(respond) as endpoint:
+        store = open_store("s3://bkt/ns", StoreConfig(endpoint_url=endpoint, max_attempts=1))
+        assert {o.outcome for o in store.delete_many(["plain", dead])} == {"deleted"}
+        assert [store.is_deleted_alone(key) for key in ("plain", dead)] == [False, True]
+    assert objects == {f"ns/{alive}"}
 
 
 def test_keys_that_urls_cannot_carry_are_listed_and_deleted(s3_server: str, s3_bucket: str) -> None:

@@ -111,6 +111,9 @@ class Meddling:
         self.happen = happen
         self.calls: list[Mapping[str, Any]] = []
 
+    def is_deleted_alone(self, key: str) -> bool:
+        return self.store.is_deleted_alone(key)
+
     def delete_many(
         self, keys: Sequence[str], etags: Mapping[str, str] | None = None, **more: Any
     ) -> Sequence[DeleteOutcome]:

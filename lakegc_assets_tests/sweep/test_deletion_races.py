@@ -95,6 +95,28 @@ def test_single_deletes_stop_when_the_look_is_old(s3_orders: Orders, s3_time: Ti
     assert [at - sent[0] for at in sent] == [0, 25, 50, 75]
 
 
+def test_keys_that_take_a_request_of_their_own_are_sent_while_the_look_is_new(
+    s3_orders: Orders, s3_time: Time
+) -> None:
+    """Many of them take longer than a batch; the other keys of their batch follow."""
+    store = s3_orders.connections.store()
+    odd = [f"data/s/{n}%41" for n in range(3)]
+    plain = list(fill(s3_orders, 2))
+    for address in odd:
+        store.put(address, b"content")
+    sent: list[tuple[Sequence[str], float]] = []
+
+    def take_time(keys: Sequence[str]) -> None:
+        sent.append((keys, s3_time.now))
+        s3_time.now += 10
+
+    whole = replace(s3_orders, condition="none", batch=5)
+    reach, _ = meddling(whole, take_time, s3_time)
+    list(run(whole, [*plain, *odd], reach=reach))
+    assert recorded(s3_orders) == dict.fromkeys([*plain, *odd], "deleted")
+    assert [list(keys) for keys, _ in sent] == [[odd[0]], [odd[1]], [odd[2]], plain]
+
+
 @pytest.mark.parametrize("condition", ["none", "single"])
 def test_a_delete_carries_what_is_left_of_its_minute(
     bare: SmallLake, orders: Orders, time: Time, condition: Any

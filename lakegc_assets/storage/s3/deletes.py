@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 _NO_CONTENT: Final = 204
 # Characters that XML 1.0 cannot carry, or parsers change: such keys can only be sent in a URL.
 _NOT_IN_XML: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
+# Some servers trim a key in XML, or unite its blanks (Riak CS), or decode it (LocalStack before 3),
+# and then delete the object with that other key. A URL carried the key when the object was written.
+_TRIMMED: Final = re.compile(r"\A\s|\s\Z|\s\s")
+_ENCODED: Final = re.compile(r"[%+]")
 #: The most markers on top of one object: a retry of a delete whose answer was lost adds one.
 _MARKERS: Final = 16
 _THREADS: Final = 8
@@ -56,6 +60,15 @@ _ADVICE: Final = (
     "it takes s3:ListBucketVersions and s3:DeleteObjectVersion, and where MFA delete is on the "
     "root user with its device"
 )
+
+
+def needs_url(prefix: str, key: str) -> bool:
+    """True if the key of an object below a prefix of the bucket is not safe in XML."""
+    full_key = prefix + key
+    if _NOT_IN_XML.search(full_key):
+        return True
+    is_unclear = _TRIMMED.search(full_key) or _ENCODED.search(key)
+    return is_unclear is not None and path_problem(full_key) is None
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,10 @@ class S3Deletes:
 
     def alone(self, key: str) -> bool:
         """True if a key must be sent in a URL."""
-        return self.singly or _NOT_IN_XML.search(self.prefix + key) is not None
+        if key in self.versions:
+            # No other key has a version with this id.
+            return self.singly or _NOT_IN_XML.search(self.prefix + key) is not None
+        return self.singly or needs_url(self.prefix, key)
 
     def send(self, keys: Sequence[str], etags: Mapping[str, str] | None) -> Mapping[str, Answer]:
         """Send one call. Raises HttpFailure: it failed as a whole."""

@@ -13,7 +13,7 @@ from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.storage.http import HttpFailure, explaining
 from lakegc_assets.storage.pages import Page, follow, relative
 from lakegc_assets.storage.s3.client import failing, is_aws, translated, whole
-from lakegc_assets.storage.s3.deletes import ARCHIVES, S3Deletes, S3Versions
+from lakegc_assets.storage.s3.deletes import ARCHIVES, S3Deletes, S3Versions, needs_url
 from lakegc_assets.storage.s3.listing import read_page
 from lakegc_assets.storage.s3.objects import S3Object, copy
 from lakegc_assets.storage.s3.small_objects import PAUSE_S
@@ -68,6 +68,9 @@ class S3Store(S3Versions):
     def head(self, key: str) -> ObjectInfo:
         with self._bucket_confirmed():
             return ObjectInfo(key, *self.object_at(key).state(checksums=False)[:3])
+
+    def is_deleted_alone(self, key: str) -> bool:
+        return needs_url(self.prefix, key)
 
     def delete_deadlines(self) -> bool:
         """See ``ObjectStore``: every key pair can sign one."""
