@@ -164,6 +164,38 @@ def latest_marks(ctx: RunContext, read: dict[str, Manifest]) -> EarlierMarks:
     return EarlierMarks(ctx, found)
 
 
+def later_marks(ctx: RunContext, mark: Manifest) -> list[Manifest]:
+    """The ``active_commits`` of other attempts, of any run, that may be later than a mark.
+
+    An attempt is earlier if the mark has read it, directly or through other marks. For all others
+    the times count. A mark that overlapped with this one counts as later. An unreadable mark is
+    passed over with a warning, as by ``latest_marks``.
+
+    ``mark``: the ``active_commits`` of the present attempt of this run.
+
+    Raises:
+        StorageError: the store did not answer.
+    """
+    found: dict[str, Manifest] = {}
+    for one in _marks(ctx, {}, but_present=True):
+        if isinstance(one, IntegrityError):
+            ctx.log.warning("passed over, with the rules that only that mark had: %s", one)
+        else:
+            found[_name(one)] = one.manifest
+    earlier = set[str]()
+    unseen = [*mark.facts.get(READ, ())]
+    while unseen:
+        name = unseen.pop()
+        if name not in earlier:
+            earlier.add(name)
+            unseen += found[name].facts.get(READ, ()) if name in found else ()
+    return [
+        one
+        for name, one in found.items()
+        if name not in earlier and one.finished > mark.started - _SKEW
+    ]
+
+
 def earlier_commits(ctx: RunContext, read: dict[str, Manifest]) -> set[str]:
     """All commits that any earlier mark knew; each mark hands them on to the next.
 

@@ -19,6 +19,7 @@ from typing import Final
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.mark.committed_addresses import READ_UNTIL
+from lakegc_assets.mark.earlier_marks import later_marks
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.marked_objects import marked_in_order
 from lakegc_assets.recovery.old_trash import prune_trash
@@ -87,7 +88,7 @@ def sweep(
 def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
     started = ctx.clocks.now()
     attempt, chain = unswept_mark(ctx)
-    ctx, marked = _with_settings_of_mark(ctx, chain), chain["deletion_candidates"]
+    ctx, marked = _with_settings_of_marks(ctx, chain), chain["deletion_candidates"]
     space = Workspace(ctx, attempt, f"{ASSET}/{lease.sweep}/")
     candidates = marked_in_order(ctx, attempt, marked, f"{space.folder}marked/")
     recorded = LedgerState(space, candidates)
@@ -123,10 +124,16 @@ def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
     return manifest
 
 
-def _with_settings_of_mark(ctx: RunContext, chain: Mapping[str, Manifest]) -> RunContext:
-    """Return a run in the mode of the mark that protects all that the mark protected."""
-    tags = ctx.settings.protect_tags or chain["deletion_candidates"].settings["protect_tags"]
-    retained = ctx.settings.retained | recorded_retain(m.settings for m in chain.values())
+def _with_settings_of_marks(ctx: RunContext, chain: Mapping[str, Manifest]) -> RunContext:
+    """Return a run in the mode of the mark that protects all that it and later marks protected.
+
+    A later mark may have got its rules by an option that this sweep does not have.
+    """
+    later = [one.settings for one in later_marks(ctx, chain["active_commits"])]
+    marks = [chain["deletion_candidates"].settings, *later]
+    tags = ctx.settings.protect_tags or any(one.get("protect_tags") for one in marks)
+    recorded = [*(one.settings for one in chain.values()), *later]
+    retained = ctx.settings.retained | recorded_retain(recorded)
     settings = ctx.settings.changed(
         protect_tags=tags,
         retain=retained.to_json(),

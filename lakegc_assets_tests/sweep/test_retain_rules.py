@@ -13,10 +13,11 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.estate.explanation import explain as why
 from lakegc_assets.forecast.forecast import forecast
 from lakegc_assets.forecast.proposed_rules import Change
+from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.retention.retain_rules import Retain
 from lakegc_assets.sweep.batch_guard import seen_now
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake, candidates
+from lakegc_assets_tests.lake import REPOSITORY, STAGES, Marked, SmallLake, candidates
 from lakegc_assets_tests.lake import mark as mark_all
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.outcomes import after_first_delete, check_swept, spared
@@ -99,6 +100,30 @@ def test_a_sweep_follows_its_own_rules_and_those_of_its_mark(
     found = spared(lake, "kept")
     assert found == dict.fromkeys(groups["given up"] | groups["removed"], HELD)
     assert groups["second"] | found.keys() <= lake.keys()
+
+
+@pytest.mark.parametrize(
+    ("option", "kept"),
+    [
+        ({"retain": {"branches": {"main": {"last_commits": 2}}}}, ["second"]),
+        ({"protect_tags": True}, ["second", "given up", "removed"]),
+    ],
+)
+def test_a_sweep_follows_what_a_later_mark_has_protected_by_an_option(
+    lake: SmallLake, marked: Marked, spark: Session, option: dict[str, Any], kept: list[str]
+) -> None:
+    """Also where the last mark did not, and has read the one that did; but nothing earlier."""
+    lake.client.create_tag(REPOSITORY, "v1", marked.commits["given up"])
+    commits = STAGES[: STAGES.index(find_active_commits) + 1]
+    everything = {"retain": {"branches": {"*": {"days": 200}}}}
+    mark_all(lake.context(spark, "earlier", **everything), commits)
+    assert mark(lake, spark, "swept") == marked.candidates
+    mark_all(lake.context(spark, "later", **option), commits)
+    mark_all(lake.context(spark, "last"), commits)
+    sweep(lake.context(spark, "swept"))
+    found = frozenset().union(*(marked.groups[name] for name in kept))
+    assert spared(lake, "swept") == dict.fromkeys(found, HELD)
+    assert lake.keys() == marked.live | found
 
 
 def test_a_tag_that_is_set_in_the_middle(lake: SmallLake, marked: Marked, spark: Session) -> None:
