@@ -40,7 +40,8 @@ _NO_CONTENT: Final = 204
 _NOT_IN_XML: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
 # Some servers trim a key in XML, or unite its blanks (Riak CS), or decode it (LocalStack before 3),
 # and then delete the object with that other key. A URL carried the key when the object was written.
-_TRIMMED: Final = re.compile(r"\A\s|\s\Z|\s\s")
+# Line ends stay in XML, where each is written as an entity: not every server takes them in a URL.
+_TRIMMED: Final = re.compile(r"\A[^\S\n]|[^\S\n]\Z|[^\S\n]{2}")
 _ENCODED: Final = re.compile(r"[%+]")
 #: The most markers on top of one object: a retry of a delete whose answer was lost adds one.
 _MARKERS: Final = 16
