@@ -6,8 +6,8 @@ import os
 import re
 import subprocess
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -94,27 +94,31 @@ class Place:
         store: of the namespace.
         backups: of the backup.
         rclone: reaches both.
+        names: of the dead objects.
     """
 
     store: ObjectStore
     backups: ObjectStore
     rclone: Rclone
+    names: Sequence[str] = tuple(NAMES)
 
     def plant(self) -> None:
         """Write dead and live objects, and the lists of a mark of the dead ones."""
-        for name in NAMES:
+        for name in self.names:
             self.store.put(name, content(name))
         for name, body in LIVE.items():
             self.store.put(name, body)
-        write_lists(self.store, RUN, forms(RUN, "unified", "unified").texts, 0, pa.array(NAMES))
+        write_lists(
+            self.store, RUN, forms(RUN, "unified", "unified").texts, 0, pa.array(self.names)
+        )
 
     def require_backup(self) -> None:
-        assert keys(self.backups) == set(NAMES)
-        assert all(self.backups.get(name) == content(name) for name in NAMES)
+        assert keys(self.backups) == set(self.names)
+        assert all(self.backups.get(name) == content(name) for name in self.names)
 
     def require_all(self) -> None:
-        assert keys(self.store) == {*NAMES, *LIVE}
-        assert all(self.store.get(name) == content(name) for name in NAMES)
+        assert keys(self.store) == {*self.names, *LIVE}
+        assert all(self.store.get(name) == content(name) for name in self.names)
 
 
 def variables(bucket: str) -> dict[str, str]:
@@ -165,7 +169,9 @@ def azure(
     )
     sas = f"{azurite_server.endpoint}/{AZURE_ACCOUNT}?{token}"
     given = {"AZURE_STORAGE_SAS_URL": sas} | variables(url.rsplit("/", 1)[-1])
-    return opened(url, config, Rclone(rclone_program, tmp_path, "Azure", given))
+    found = opened(url, config, Rclone(rclone_program, tmp_path, "Azure", given))
+    # Azure drops the dots at the end of a name, so the store refuses such a name.
+    return replace(found, names=[name for name in NAMES if not name.endswith(".")])
 
 
 @pytest.fixture
@@ -198,7 +204,7 @@ def test_every_name_is_backed_up_checked_and_restored(place: Place) -> None:
     place.rclone.run(*page["Backup"])
     place.require_backup()
     assert place.rclone.run(*page["Check"]) == ""
-    outcomes = place.store.delete_many(NAMES)
+    outcomes = place.store.delete_many(place.names)
     assert {outcome.outcome for outcome in outcomes} == {"deleted"}
     place.rclone.run(*page["Restore"])
     place.require_all()
@@ -212,7 +218,7 @@ def test_lakefs_own_commands_back_up_and_restore(place: Place, recipe: int) -> N
     assert f"gc/{OLDER[recipe]}$MARK/" in backup
     place.rclone.run(backup)
     place.require_backup()
-    place.store.delete_many(NAMES)
+    place.store.delete_many(place.names)
     restore = re.sub(r'copy ("\$LAKE") ("\$BACKUP")', r"copy \2 \1", backup)
     assert restore != backup
     place.rclone.run(restore)
@@ -238,12 +244,12 @@ def test_what_a_backup_lacks_is_named(place: Place) -> None:
 def test_restore_overwrites_nothing(place: Place) -> None:
     page = commands()
     place.rclone.run(*page["Backup"])
-    changed, *gone = NAMES
+    changed, *gone = place.names
     place.store.put(changed, b"another")
     place.store.delete_many(gone)
     place.rclone.run(*page["Restore"])
     assert place.store.get(changed) == b"another"
-    assert keys(place.store) == {*NAMES, *LIVE}
+    assert keys(place.store) == {*place.names, *LIVE}
 
 
 def stage(found: S3Lake, names: Mapping[str, str]) -> None:
