@@ -68,6 +68,10 @@ _FIRST_OF_LOG = 30
 _MISSING_COMMIT = re.compile(r"(?:commit not found:|commit ID) ([0-9a-f]{64})")
 _COMMIT_ID = re.compile(r"[0-9a-f]{64}")
 _START_OF_COMMIT_ID = re.compile(r"[0-9a-fA-F]{1,64}")
+_UNREAD = (
+    "Run again: lakeFS may not find a commit that was cherry-picked until it reads it again, after "
+    "ten minutes"
+)
 Status = TypeVar("Status", bound=TaskStatus)
 Item = TypeVar("Item")
 FIRST_POLL_S = 0.1
@@ -250,10 +254,12 @@ class LakeFSClient(Transport):
                 yield commit
         except EndpointNotFoundError:
             raise
-        except NotFoundError:
+        except NotFoundError as error:
             # The server may find a cherry-picked commit only by the name of a branch or tag.
             name = self._name_of(repository, ref) if by_name and not begun else None
             if name is None:
+                if _COMMIT_ID.fullmatch(ref):
+                    error.args = (f"{error}. {_UNREAD}",)
                 raise
             behind = self._log(repository, name, ref, first_parent=first_parent)
             first = next(behind)

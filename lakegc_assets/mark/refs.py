@@ -221,9 +221,8 @@ def load_commits(
             raise IntegrityError(
                 f"commit {ref} of {repository!r} is named by a branch, tag, child, lakeFS's list "
                 f"of active commits or our previous mark, but the server does not know it "
-                f"({error}). Run again: lakeFS may not find a commit that was cherry-picked until "
-                "it reads it again, after ten minutes. If the repository was restored or made "
-                "anew, remove the artifacts of its earlier runs",
+                f"({error}). If the repository was restored or made anew, remove the artifacts of "
+                "its earlier runs",
             ) from error
         if ref not in commits:
             raise IntegrityError(

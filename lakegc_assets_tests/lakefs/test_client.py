@@ -276,6 +276,11 @@ def test_a_log_that_ends_early_is_not_believed(server: ReplayServer, client: Lak
         list(client.log("retention", "no-such-branch"))
 
 
+def test_the_log_of_an_unknown_id_says_why_it_may_be_unknown(client: LakeFSClient) -> None:
+    with pytest.raises(errors.NotFoundError, match="may not find a commit that was cherry-picked"):
+        list(client.log("retention", "0123456789abcdef" * 4))
+
+
 @pytest.mark.parametrize("size", range(1, 10))
 def test_a_page_may_end_with_what_was_cherry_picked(
     server: ReplayServer, client: LakeFSClient, monkeypatch: pytest.MonkeyPatch, size: int
