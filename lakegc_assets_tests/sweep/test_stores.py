@@ -180,7 +180,8 @@ def sweep(bare: SmallLake, place: Place, store: ObjectStore) -> Iterator[Sweep]:
 
 def plant(store: ObjectStore, count: int) -> list[Marked]:
     def put(number: int) -> Marked:
-        key = f"data/slice é/{number:03d} %41+"
+        # S3 deletes a key with a percent sign or a plus in a request of its own.
+        key = f"data/slice é/{number:03d} a"
         store.put(key, b"x")
         info = store.head(key)
         return Marked(key, info.size, info.last_modified, info.etag)
