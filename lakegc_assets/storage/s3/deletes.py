@@ -30,6 +30,7 @@ from lakegc_assets.storage.http import HttpFailure, etag_in
 from lakegc_assets.storage.pages import shared_prefix
 from lakegc_assets.storage.s3.client import Clients, clients, ending, failing
 from lakegc_assets.storage.s3.objects import S3Object
+from lakegc_assets.storage.s3.versioning import status_below
 from lakegc_assets.storage.values import ARCHIVED, KeyRange, Lost, UndeleteOutcome
 
 if TYPE_CHECKING:
@@ -275,10 +276,10 @@ class S3Versions(UploadingStore[S3Object]):
         return found
 
     def _versioning(self) -> str:
-        """``enabled``, ``suspended``, or an empty string without versioning. Raises HttpFailure."""
+        """Versioning below the prefix of the store, see ``status_below``. Raises HttpFailure."""
         with failing():
             answer = self.client.get_bucket_versioning(Bucket=self.bucket)
-        return str(answer.get("Status", "")).lower()
+        return status_below(answer, self.prefix)
 
     def _knows_no_versions(self) -> bool:
         """True for a server without versions, which does not know the calls about them.

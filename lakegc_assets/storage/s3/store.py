@@ -31,6 +31,14 @@ from lakegc_assets.storage.values import (
 _NO_RULES: Final = "NoSuchLifecycleConfiguration"
 #: Codes of a bucket without locks, or of a server that does not know the question.
 _NO_LOCK: Final = frozenset({"ObjectLockConfigurationNotFoundError", "NotImplemented"})
+#: What is said of versioning that does not keep each object of a namespace.
+_NOT_KEPT: Final = {
+    "suspended": "versioning is suspended: what is written and deleted now is not kept, and older "
+    "versions stay, and are paid for, until a lifecycle rule ends them",
+    "excluded": "prefixes of this namespace are excluded from the versioning of the bucket "
+    "(ExcludedPrefixes): what is written and deleted there is not kept. Remove the exclusion "
+    "(with mc version enable) if deleted objects must come back",
+}
 #: Days of a year, at least.
 _YEAR: Final = 365
 _DATA: Final = "data/"
@@ -161,12 +169,8 @@ class S3Store(S3Versions):
             return Recovery.unknown(where, failure.code, advice), "unknown", ()
         if versioning != "enabled":
             notice = f"{where}: the bucket keeps nothing of what is deleted"
-            if versioning == "suspended":
-                notice = (
-                    f"{where}: versioning is suspended: what is written and deleted now is not "
-                    "kept, and older versions stay, and are paid for, until a lifecycle rule ends "
-                    "them"
-                )
+            if versioning:
+                notice = f"{where}: {_NOT_KEPT[versioning]}"
             return Recovery("nothing", None, notice), versioning, ()
         kept = f"{where}: versioning is enabled: deleted objects stay as versions, and are paid for"
         try:
@@ -190,8 +194,8 @@ class S3Store(S3Versions):
         """
         recovery, versioning, rules = self._settings()
         found, lock = DataProtection.of(recovery), self._object_lock()
-        if versioning == "suspended":
-            # Objects from before the suspension have a version, which stays.
+        if versioning in _NOT_KEPT:
+            # Objects from before that have a version, which stays.
             found = found._replace(held=None)
         if rules is not None:
             concerned = [rule for rule in rules if _days(rule, self.prefix) is not None]

@@ -1,0 +1,46 @@
+"""Versioning of a bucket, below a prefix.
+
+MinIO can exclude prefixes from the versioning of a bucket: below them, objects are written and
+deleted as if versioning were suspended, and the status of the bucket stays ``Enabled``. botocore
+does not know this part of the answer.
+
+Format: https://github.com/minio/minio/blob/master/docs/bucket/versioning/README.md
+"""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from typing import Any, Final
+
+from lakegc_assets.storage.bucket_store import overlap
+from lakegc_assets.storage.s3.listing import parse
+
+_EXCLUDED: Final = "LakegcExcludedPrefixes"
+_WILDCARD: Final = re.compile(r"[*?]")
+
+
+def keep_exclusions(
+    response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object
+) -> None:
+    """Add the excluded prefixes to an answer, as botocore's ``before-parse`` handler."""
+    try:
+        root = parse(response_dict["body"])
+    except (ET.ParseError, LookupError):
+        # botocore raises an error of its own.
+        return
+    found = [one.text or "" for one in root.iterfind("{*}ExcludedPrefixes/{*}Prefix")]
+    customized_response_dict[_EXCLUDED] = found
+
+
+def status_below(answer: Any, prefix: str) -> str:  # noqa: ANN401 - botocore's answer, with ours
+    """The versioning of the objects below a prefix, by an answer of GetBucketVersioning.
+
+    ``enabled``, ``suspended``, or an empty string without versioning; ``excluded`` if a part of the
+    objects may be excluded from it.
+    """
+    status = str(answer.get("Status", "")).lower()
+    starts = (_WILDCARD.split(pattern)[0] for pattern in answer.get(_EXCLUDED, ()))
+    if status == "enabled" and any(overlap(start, prefix) for start in starts):
+        return "excluded"
+    return status
