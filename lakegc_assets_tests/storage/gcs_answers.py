@@ -7,6 +7,7 @@ import json
 from lakegc_assets_tests.storage.conftest import Answer
 
 
-def refusal(status: int, reason: str) -> Answer:
+def refusal(status: int, reason: str, message: str = "") -> Answer:
     errors = [{"reason": reason, "message": "m"}]
-    return Answer(status, json.dumps({"error": {"message": f"told {reason}", "errors": errors}}))
+    error = {"message": message or f"told {reason}", "errors": errors}
+    return Answer(status, json.dumps({"error": error}))

@@ -19,6 +19,7 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.storage.values import Retained, UncommittedBlob
+from lakegc_assets_tests.storage import gcs_answers
 from lakegc_assets_tests.storage.azure_answers import blob, page, refusal
 from lakegc_assets_tests.storage.conftest import Answer, Script, azure_client
 from lakegc_assets_tests.storage.servers import Server
@@ -204,6 +205,17 @@ def test_generations_of_google(gcs: Callable[..., ObjectStore], script: Script) 
     until = datetime(2099, 1, 1, tzinfo=timezone.utc)
     assert gcs(*pages).retained("data/") == Retained(3, 13, 0, 2, until)
     assert ["softDeleted" in one for one in script.requests] == [False, False, True]
+
+
+def test_a_bucket_of_google_without_soft_delete_keeps_old_generations_only(
+    gcs: Callable[..., ObjectStore],
+) -> None:
+    old = {"size": "4", "timeDeleted": "2026-01-01T00:00:00Z"}
+    message = "Soft delete policy is required to list soft-deleted versions"
+    refused = gcs_answers.refusal(400, "invalid", message)
+    assert gcs(generations(old), refused).retained("data/") == Retained(1, 4)
+    with pytest.raises(StorageError, match="told invalid"):
+        gcs(generations(old), gcs_answers.refusal(400, "invalid")).retained("data/")
 
 
 @pytest.mark.parametrize(

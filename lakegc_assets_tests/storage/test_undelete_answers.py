@@ -222,6 +222,11 @@ def gcs_undelete(gcs: Callable[..., ObjectStore]) -> Undelete:
 
 MISSING = refusal(404, "notFound")
 MET = refusal(412, "conditionNotMet")
+#: Answers of a bucket whose soft delete is off, to a restore and to a question.
+NO_POLICY = refusal(400, "invalid", "bucket soft delete policy must be set.")
+NOT_ASKED = refusal(
+    400, "invalid", "Soft delete policy is required to request a soft-deleted version"
+)
 #: The bucket is there: an empty listing.
 BUCKET = Answer(body=json.dumps({"kind": "storage#objects"}))
 DONE = Answer(body=json.dumps({"done": True}))
@@ -248,6 +253,8 @@ def test_what_soft_delete_keeps_is_restored(gcs_undelete: Undelete, script: Scri
         ([MISSING, BUCKET, MET], "already_there", ""),
         ([MISSING, BUCKET, MISSING, MET], "already_there", ""),
         ([MISSING, BUCKET, MISSING, MISSING], "not_kept", "no generation 7"),
+        ([MISSING, BUCKET, MISSING, NO_POLICY], "not_kept", "no generation 7"),
+        ([MISSING, BUCKET, MISSING, refusal(400, "invalid")], "failed", "invalid"),
         ([MISSING, BUCKET, refusal(403, "forbidden")], "failed", "forbidden"),
         ([MISSING, BUCKET, Answer(body="{}")], "failed", "damaged"),
         ([MISSING, BUCKET, Answer(404, "page not found")], "failed", "404"),
@@ -291,6 +298,7 @@ def test_to_look_what_azure_keeps_asks_for_nothing_else(
         ([MISSING, BUCKET, Answer(body="{}")], "restored"),
         ([MISSING, BUCKET, MISSING, Answer(body="{}")], "restored"),
         ([MISSING, BUCKET, MISSING, MISSING], "not_kept"),
+        ([MISSING, BUCKET, MISSING, NOT_ASKED], "not_kept"),
         ([MISSING, BUCKET, refusal(403, "forbidden")], "failed"),
     ],
 )

@@ -57,6 +57,9 @@ _SETTINGS: Final = (
 )
 #: The field that only objects that are not the latest have, by the kind of list.
 _ENDED: Final = {"versions": "timeDeleted", "softDeleted": "softDeleteTime"}
+#: A bucket without a soft delete policy refuses each request about soft-deleted objects as invalid.
+_BAD_REQUEST: Final = 400
+_NO_POLICY: Final = re.compile("soft delete policy", re.IGNORECASE)
 #: The fields of an object about its locks.
 _LOCKS: Final = ("temporaryHold", "eventBasedHold", "retentionExpirationTime", "retention")
 #: The list that holds elements of a tag, and the fields of its continuation tokens.
@@ -234,7 +237,12 @@ class GcsStore(UploadingStore[GcsObject]):
 
         def ask(token: str | None) -> tuple[list[tuple[int, bool, datetime | None]], str | None]:
             asked = {**query, "pageToken": token} if token else query
-            answer = self.service.send("GET", f"{self._bucket_url}/o?{urlencode(asked)}")
+            try:
+                answer = self.service.send("GET", f"{self._bucket_url}/o?{urlencode(asked)}")
+            except HttpFailure as failure:
+                if not _has_no_policy(failure):
+                    raise
+                return [], None
             try:
                 page = json.loads(answer.content)
                 following = next_page_token(page)
@@ -308,7 +316,10 @@ class GcsStore(UploadingStore[GcsObject]):
             self._require_bucket_exists()
             if any(way(one, lost.etag) for way in ways):
                 return UndeleteOutcome(lost.key, "restored")
-            detail = f"the bucket keeps no generation {lost.etag} of it"
+            detail = (
+                f"the bucket keeps no generation {lost.etag} of it, or its soft delete is off now, "
+                "so that nothing comes back from an earlier one before it is on again"
+            )
             return UndeleteOutcome(lost.key, "not_kept", None, detail)
 
         return undelete_each(objects, bring_back, self._url)
@@ -347,10 +358,14 @@ def _found(send: Callable[[], object]) -> bool:
     try:
         send()
     except HttpFailure as failure:
-        if failure.kind is not ObjectNotFoundError:
+        if failure.kind is not ObjectNotFoundError and not _has_no_policy(failure):
             raise
         return False
     return True
+
+
+def _has_no_policy(failure: HttpFailure) -> bool:
+    return failure.status == _BAD_REQUEST and bool(_NO_POLICY.search(str(failure.message)))
 
 
 def _is_held(listed: Mapping[str, Any]) -> bool:
