@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lakegc_assets.cli.options import json_option, person, run_id_option, set_option, settings_of
+from lakegc_assets.cli.options import (
+    by_option,
+    json_option,
+    person,
+    run_id_option,
+    set_option,
+    setting_option,
+    settings_of,
+)
 from lakegc_assets.cli.output import echo_rows
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.wording import counted
@@ -20,10 +28,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("repository")
 @run_id_option
-@click.option("--by", help="Name of the person who approves. Default: the name of this user.")
-@click.option(
-    "--max-candidate-share",
-    type=click.FloatRange(0, 1),
+@by_option("approves")
+@setting_option(
+    "max_candidate_share",
     help="Approve a sweep of this mark only, of at most this share of the listing.",
 )
 @click.option(

@@ -6,7 +6,14 @@ from functools import partial
 
 import click
 
-from lakegc_assets.cli.options import other_options, person, settings_of, yes_option
+from lakegc_assets.cli.options import (
+    by_option,
+    other_options,
+    person,
+    settings_of,
+    unclaimed_option,
+    yes_option,
+)
 from lakegc_assets.cli.output import echo
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.run.command_line import command_line
@@ -16,7 +23,7 @@ from lakegc_assets.run.command_line import command_line
 @click.argument("repository", metavar="REPOSITORY")
 @click.option("--accept", "accepting", is_flag=True, help="Accept the loss: sweeps start again.")
 @click.option("--id", "hold_id", metavar="ID", help="Accept this hold only, and no later one.")
-@click.option("--by", help="Name of the person who accepts. Default: the name of this user.")
+@by_option("accepts")
 @yes_option
 @click.option(
     "--unverified",
@@ -24,12 +31,7 @@ from lakegc_assets.run.command_line import command_line
     help="Accept it even if artifacts or the backup of the sweep are gone for good, so that it is "
     "unknown whether all objects are lost.",
 )
-@click.option(
-    "--unclaimed",
-    is_flag=True,
-    help="For a namespace that has no record of this server: you confirm that no other lakeFS "
-    "server uses it, and that these credentials see all repositories.",
-)
+@unclaimed_option
 @other_options
 def hold(
     repository: str,
@@ -52,24 +54,23 @@ def hold(
     there, and its hold keeps `leftovers remove namespace` from removing it.
     """
     if "://" in repository:
-        _of_namespace(
-            repository,
-            hold_id,
-            by,
-            accepting=accepting,
-            yes=yes,
-            unverified=unverified,
-            unclaimed=unclaimed,
-            as_json=as_json,
-        )
-        return
-    from lakegc_assets.cli.jobs import checked
-    from lakegc_assets.cli.site import repository_context
-    from lakegc_assets.sweep.hold_report import accepted, hold_lines, known_hold
+        from lakegc_assets.cli.site import server_to_search
+        from lakegc_assets.leftovers import namespace_hold
 
-    show = partial(echo, as_json=as_json, lines=hold_lines)
-    ctx = repository_context(repository, given=checked(settings_of(others)))
-    found = known_hold(ctx)
+        server = server_to_search()
+        found, lines = namespace_hold.known_hold(server, repository), namespace_hold.lines
+        accept = partial(namespace_hold.accept_hold, server, repository, unclaimed=unclaimed)
+        question = "Accept the loss, and end the hold?"
+    else:
+        from lakegc_assets.cli.jobs import checked
+        from lakegc_assets.cli.site import repository_context
+        from lakegc_assets.sweep import hold_report
+
+        ctx = repository_context(repository, given=checked(settings_of(others)))
+        found, lines = hold_report.known_hold(ctx), hold_report.hold_lines
+        accept = partial(hold_report.accepted, ctx)
+        question = "Restore what can be restored, accept the loss of the rest, and allow sweeps?"
+    show = partial(echo, as_json=as_json, lines=lines)
     if accepting and found["state"] == "on hold":
         if hold_id not in {None, found["id"]}:
             raise RefusedError(
@@ -79,46 +80,8 @@ def hold(
         if not as_json:
             show(found)
         if not yes:
-            what = "Restore what can be restored, accept the loss of the rest, and allow sweeps?"
-            click.confirm(what, abort=True, err=True)
-        found = accepted(ctx, found["id"], person(by), unverified=unverified)
+            click.confirm(question, abort=True, err=True)
+        found = accept(found["id"], person(by), unverified=unverified)
     elif accepting and (hold_id is None or found.get("id") != hold_id):
         raise RefusedError(f"{repository!r} is not on hold: nothing to accept")
-    show(found)
-
-
-def _of_namespace(
-    url: str,
-    hold_id: str | None,
-    by: str | None,
-    *,
-    accepting: bool,
-    yes: bool,
-    unverified: bool,
-    unclaimed: bool,
-    as_json: bool,
-) -> None:
-    """Show or accept the hold of a namespace that no repository has."""
-    from lakegc_assets.cli.site import server_to_search
-    from lakegc_assets.leftovers.namespace_hold import accept_hold, known_hold, lines
-
-    show = partial(echo, as_json=as_json, lines=lines)
-    server = server_to_search()
-    found = known_hold(server, url)
-    on_hold = found["state"] == "on hold"
-    if accepting and not on_hold and (hold_id is None or found.get("id") != hold_id):
-        raise RefusedError(f"{url} is not on hold: nothing to accept")
-    if accepting and on_hold:
-        if not as_json:
-            show(found)
-        if not yes:
-            click.confirm("Accept the loss, and end the hold?", abort=True, err=True)
-        found = accept_hold(
-            server,
-            url,
-            hold_id or found["id"],
-            person(by),
-            unclaimed=unclaimed,
-            unverified=unverified,
-        )
     show(found)

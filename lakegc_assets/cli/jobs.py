@@ -160,12 +160,9 @@ def run_job(
         left = _left(site, namespace, job, repository, run)
         say(f"{job} of {repository}, run {run}")
         names = component().names()
-        key: str = add_partition(instance, repository, run, names)
-        if job != "gc_approve":
+        key = str(add_partition(instance, repository, run, names))
+        with _waiting(instance, names, key) if job == "gc_approve" else nullcontext():
             _execute(job, key, settings, asked or {}, left, instance)
-            return
-        with _waiting(instance, names, str(key)):
-            _execute(job, str(key), settings, asked or {}, left, instance)
 
 
 @contextmanager

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from lakegc_assets.cli.options import dry_run_option, json_option, person, yes_option
+from lakegc_assets.cli.options import (
+    by_option,
+    dry_run_option,
+    json_option,
+    person,
+    unclaimed_option,
+    yes_option,
+)
 from lakegc_assets.cli.output import FAILURE, echo, echo_json, printable, say
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.wording import counted, human_bytes
@@ -85,12 +92,7 @@ def leftovers(
 @leftovers.command()
 @click.argument("kind", type=click.Choice(["namespace", "uploads"]))
 @click.argument("where")
-@click.option(
-    "--unclaimed",
-    is_flag=True,
-    help="For a namespace that has no record of this server: you confirm that no other lakeFS "
-    "server uses it, and that these credentials see all repositories.",
-)
+@unclaimed_option
 @click.option("--backup", "backup_url", metavar="URL", help="Copy each object there first.")
 @click.option(
     "--without-backup",
@@ -98,7 +100,7 @@ def leftovers(
     help="Remove a namespace even if its store keeps no deleted objects; refused if backup_url is "
     "set.",
 )
-@click.option("--by", help="Name of the person who removes. Default: the name of this user.")
+@by_option("removes")
 @dry_run_option
 @yes_option
 @click.option(

@@ -129,6 +129,12 @@ dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Show what would be removed, and remove nothing."
 )
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+unclaimed_option = click.option(
+    "--unclaimed",
+    is_flag=True,
+    help="For a namespace that has no record of this server: you confirm that no other lakeFS "
+    "server uses it, and that these credentials see all repositories.",
+)
 run_id_option = click.option(
     "--run", "run_id", required=True, help="Id of the run, which is its mark id."
 )
@@ -149,6 +155,13 @@ task_options = _together(_ENGINE, other_options)
 sweep_options = _together(*_OF_CHECKS, task_options)
 #: Options of commands that make a mark.
 run_options = _together(*_OF_A_MARK, sweep_options)
+
+
+def by_option(does: str) -> Callable[[_Command], _Command]:
+    """The option for the name of the person who ``does`` something."""
+    return click.option(
+        "--by", help=f"Name of the person who {does}. Default: the name of this user."
+    )
 
 
 def person(by: str | None) -> str:

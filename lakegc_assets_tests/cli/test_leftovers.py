@@ -86,7 +86,7 @@ def test_the_hold_of_a_deleted_repository_is_shown_and_ended(reported: Site) -> 
     hold = json.loads(lakegc("hold", url, "--json").stdout)["id"]
     accepting = ("hold", url, "--accept", "--unclaimed", "--unverified")
     say(lakegc(*accepting, answer="n\n"), 1, "Accept the loss")
-    say(lakegc(*accepting, "--yes", "--id", "0" * 16), 3, "read it again with")
+    say(lakegc(*accepting, "--yes", "--id", "0" * 16), 3, "Read it first: ")
     say(lakegc("hold", url, "--accept", "--yes"), 3, "stays")
     say(lakegc(*accepting, "--yes", "--by", "ada"), 0, "ada has accepted it")
     say(lakegc(*accepting, "--yes"), 3, "is not on hold: nothing to accept")
