@@ -72,7 +72,7 @@ Translation = Annotated[
 ]
 #: Fields that a remote mark or sweep does not need; some of them may hold secrets.
 _NOT_REMOTE: Final = {"notices", "metrics", "translation", "run_on", "owners", "tags", "running"}
-#: Attributes that no translation may change: the order of the graph is part of the safety argument.
+#: Attributes of assets that stay: the order of the graph is part of the safety argument.
 _FIXED: Final = ("deps", "partitions_def", "skippable", "automation_condition")
 #: A variable in a file, without a default.
 _VARIABLE: Final = re.compile(r"\{\{\s*env\.(\w+)\s*\}\}")
@@ -322,20 +322,8 @@ class GarbageCollection(dg.Component, Policy):
         return self._names(self._specs())
 
     def get_asset_spec(self, spec: dg.AssetSpec, asset: str) -> dg.AssetSpec:
-        """The spec of an asset. A subclass may change it, as ``translation`` does.
-
-        Raises:
-            ConfigurationError: the translation changes what the safety of a run depends on.
-        """
-        if self.translation is None:
-            return spec
-        changed = self.translation(spec, asset)
-        wrong = [name for name in _FIXED if getattr(changed, name) != getattr(spec, name)]
-        if wrong:
-            raise ConfigurationError(
-                f"translation: {', '.join(wrong)} of {asset} cannot be changed: take that out"
-            )
-        return changed
+        """The spec of an asset. A subclass may change it, as ``translation`` does."""
+        return self.translation(spec, asset) if self.translation else spec
 
     def execute(self, stage: Stage, execution: Execution) -> Result:
         """Make an asset in a run. A subclass may do something before or after.
@@ -353,8 +341,8 @@ class GarbageCollection(dg.Component, Policy):
         """The specs of all assets, by their plain names.
 
         Raises:
-            ConfigurationError: two assets have the same key, or the dependencies of an asset are
-                not those of the graph.
+            ConfigurationError: two assets have the same key; or the translation or a subclass
+                changes what the safety of a run depends on.
         """
         names = Names(self.name or "")
         plain = {stage.name: stage.spec(names) for stage in STAGES}
@@ -364,9 +352,11 @@ class GarbageCollection(dg.Component, Policy):
         for asset, spec in plain.items():
             given = spec.merge_attributes(owners=self.owners, tags=self.tags)
             found[asset] = changed = self.get_asset_spec(given, asset)
-            if list(changed.deps) != list(given.deps):
+            wrong = [name for name in _FIXED if getattr(changed, name) != getattr(given, name)]
+            if wrong:
                 raise ConfigurationError(
-                    f"get_asset_spec: deps of {asset} cannot be changed: leave them as they are"
+                    f"translation: {', '.join(wrong)} of {asset} cannot be changed, nor by "
+                    "get_asset_spec of a subclass: take that out"
                 )
             other = assets.setdefault(changed.key, asset)
             if other != asset:

@@ -187,12 +187,13 @@ def test_a_translation_that_calls_two_assets_the_same_is_refused() -> None:
         component.definitions()
 
 
-def test_what_a_subclass_adds_before_an_asset_is_not_dropped_without_a_word() -> None:
+@pytest.mark.parametrize("wrong", [{"deps": ["mine"]}, {"skippable": True}])
+def test_a_subclass_cannot_change_what_runs_before_what(wrong: dict[str, Any]) -> None:
     class Ours(GarbageCollection):
         def get_asset_spec(self, spec: dg.AssetSpec, asset: str) -> dg.AssetSpec:
-            return super().get_asset_spec(spec, asset).replace_attributes(deps=["mine"])
+            return super().get_asset_spec(spec, asset).replace_attributes(**wrong)
 
-    with pytest.raises(ConfigurationError, match="deps of store_listing cannot be changed"):
+    with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))} of .* cannot be changed"):
         Ours().definitions()
 
 
