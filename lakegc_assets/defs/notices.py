@@ -82,7 +82,7 @@ def failure_sensor(collection: Collection) -> dg.SensorDefinition:
             return dg.SensorResult(
                 skip_reason="notices begin with the next run that fails", cursor=json.dumps(known)
             )
-        outbox = Outbox(ways_of(collection.notices), known["waiting"], collection.now())
+        outbox = Outbox(ways_of(collection.notices), known.get("waiting", {}), collection.now())
         found = _failures(context.instance, known["after"])
         for record in found:
             run = context.instance.get_run_by_id(record.run_id)
