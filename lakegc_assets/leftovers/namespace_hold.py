@@ -13,7 +13,7 @@ from typing import Any, Final
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.leftovers.namespace_removal import require_nobodys
-from lakegc_assets.leftovers.namespaces import OTHERS, OURS, whose
+from lakegc_assets.leftovers.namespaces import OTHERS, require_claimed, whose
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.installation import known_server
 from lakegc_assets.run.clocks import SYSTEM_CLOCKS
@@ -145,12 +145,7 @@ def _require_unclaimed(
             f"the hold of {place.url()} stays: its server.json names another lakeFS server, or "
             "this one, which does not show its id. Accept it with the one that collects it"
         )
-    if owner != OURS and not unclaimed:
-        raise RefusedError(
-            f"the hold of {place.url()} stays: nothing in it shows that this server had it, and "
-            "another lakeFS server may use it. If you know that none does, and these credentials "
-            "see all repositories, add --unclaimed"
-        )
+    require_claimed(owner, f"the hold of {place.url()}", unclaimed=unclaimed)
 
 
 def _shown(store: ObjectStore, place: StorageNamespace) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.leftovers.ledger import FOLDER, PLANNED
-from lakegc_assets.leftovers.namespaces import OURS, guarded, read_namespace
+from lakegc_assets.leftovers.namespaces import guarded, read_namespace, require_claimed
 from lakegc_assets.leftovers.removal import Choices, Plan, carry_out, remove_objects
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.full_addresses import Inside, cached_full, inside, read_full
@@ -62,12 +62,7 @@ def plan_namespace(server: Server, url: str, *, unclaimed: bool) -> Plan:
     found = read_namespace(server, place)
     if found.stays:
         raise RefusedError(f"{place.url()} stays: {found.stays}")
-    if found.server != OURS and not unclaimed:
-        raise RefusedError(
-            f"{place.url()} stays: nothing in it shows that this server had it, and another lakeFS "
-            "server may use it. If you know that none does, and these credentials see all "
-            "repositories, add --unclaimed"
-        )
+    require_claimed(found.server, place.url(), unclaimed=unclaimed)
     keys = listed["key"]
     of_lakefs = pc.cast(pc.starts_with(keys, _LAKEFS), pa.int8())
     last = pc.add(of_lakefs, pc.cast(pc.equal(keys, MARKER), pa.int8()))

@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow.compute as pc
 
-from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.estate.guards import read_guards
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.models import Repository
@@ -50,7 +50,7 @@ _IN_PLACE: Final = rf"^(_lakefs/.*|dummy|(data/({_SLICE})?)?{_ID})$"
 _NESTED: Final = r"^_lakefs/((.*/)?_lakefs/.*|.*/dummy)$"
 
 
-class _NotSearchedError(ConfigurationError):
+class _NotSearchedError(Exception):
     """A folder is too deep or too large to be searched for namespaces."""
 
 
@@ -132,6 +132,20 @@ def whose(server: Server, known: Marker | None) -> str:
         return NOBODY_KNOWS
     # A server that hides its id may be any server, so it is not taken for this one.
     return OURS if known.installation_id == mine else OTHERS
+
+
+def require_claimed(owner: str, what: str, *, unclaimed: bool) -> None:
+    """Require that this server had a namespace, or that a person confirms that no other uses it.
+
+    Raises:
+        RefusedError: neither is the case, so ``what`` stays.
+    """
+    if owner != OURS and not unclaimed:
+        raise RefusedError(
+            f"{what} stays: nothing in it shows that this server had it, and another lakeFS server "
+            "may use it. If you know that none does, and these credentials see all repositories, "
+            "add --unclaimed"
+        )
 
 
 def _not_lakefs(objects: int, strange: Sequence[str], *, is_namespace: bool) -> str:
@@ -216,13 +230,12 @@ def _namespaces_below(
                     f"it looks like a namespace, but the namespace of repository {owner.id!r} is "
                     "in it or around it"
                 )
+        except _NotSearchedError:
+            unsearched.append(where)
         except LakegcError as error:
             if not folder:
                 raise
-            if isinstance(error, _NotSearchedError):
-                unsearched.append(where)
-            else:
-                problems.append(Problem(where, str(error)))
+            problems.append(Problem(where, str(error)))
     if unsearched:
         others = counted(len(unsearched) - 1, "other folder", "other folders")
         also = f", and so do {others} below {url}" if unsearched[1:] else ""
@@ -278,11 +291,7 @@ def _level(store: ObjectStore, folder: str, depth: int) -> list[str] | None:
     if _OWN_FOLDER in below or _OWN_OBJECT in names:
         return None
     if len(names) > _MOST_OBJECTS or (below and depth == _DEPTH):
-        raise _NotSearchedError(
-            f"it was not searched: it has folders more than {depth} folders below its root, or "
-            f"more than {_MOST_OBJECTS:,} objects. If namespaces are below it, add its folders to "
-            "namespace_roots or --root"
-        )
+        raise _NotSearchedError
     return level.prefixes
 
 
