@@ -149,12 +149,8 @@ def deletion_candidates(execution: Execution) -> dg.MaterializeResult[None]:
     Guarantees: each candidate is older than the cutoff, below ``data/`` or directly at the root,
     and in no live set. The blocking checks run on this asset, before anything is published.
     """
-    with execution.run_context() as ctx:
-        manifest = find_candidates(ctx)
     listed = ("listed", "listed_bytes", "skipped_slices", "too_young", "outside_data")
-    adopted = ("adopted",) if "adopted" in manifest.facts else ()
-    facts = ("by_reason", "spared", *listed, *adopted)
-    return materialization(ctx.root, manifest, of_manifest(manifest, facts))
+    return execution.made(find_candidates, "by_reason", "spared", *listed, "adopted")
 
 
 @stage(columns=BREAKDOWN, reads=("deletion_candidates",))

@@ -117,8 +117,6 @@ class Execution:
     @property
     def step(self) -> dg.OpExecutionContext:
         """The context of this step in the run."""
-        if isinstance(self.context, dg.OpExecutionContext):
-            return self.context
         found: dg.OpExecutionContext = self.context.op_execution_context
         return found
 

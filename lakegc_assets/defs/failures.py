@@ -49,14 +49,10 @@ def stopped(error: LakegcError) -> Stopped:
     return made
 
 
-def _failed_steps(instance: dg.DagsterInstance, run_id: str) -> list[dg.DagsterEvent]:
+def failed_steps(instance: dg.DagsterInstance, run_id: str) -> list[dg.DagsterEvent]:
+    """The failures of the steps of a run, as Dagster records them."""
     entries = instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
     return [entry.dagster_event for entry in entries if entry.dagster_event is not None]
-
-
-def step_failures(instance: dg.DagsterInstance, run_id: str) -> list[Any]:
-    """The failures of the steps of a run, as Dagster records them."""
-    return [event.step_failure_data for event in _failed_steps(instance, run_id)]
 
 
 def first_cause(error: Any) -> str:  # noqa: ANN401 - Dagster's own kind of it has no public name
@@ -75,7 +71,7 @@ def failed_for_a_while(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool
     ended = is_ended_from_outside(run)
     failures = [
         event.step_failure_data
-        for event in _failed_steps(instance, run.run_id)
+        for event in failed_steps(instance, run.run_id)
         if not (ended and _is_interrupted_mark(event))
     ]
     if not failures:

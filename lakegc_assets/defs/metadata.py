@@ -114,7 +114,7 @@ def of_manifest(manifest: Manifest, facts: Sequence[str] = ()) -> dict[str, Any]
 
 def _facts(facts: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Facts under names for people; numbers of bytes also appear in units."""
-    for name in names:
+    for name in filter(facts.__contains__, names):
         yield name.replace("_", " "), value_of(facts[name])
         if name.endswith("bytes"):
             yield name.removesuffix("bytes").replace("_", " ") + "size", human_bytes(facts[name])

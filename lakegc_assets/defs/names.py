@@ -219,6 +219,9 @@ ENDED: Final = (
     dg.DagsterRunStatus.CANCELED,
 )
 
+#: States of runs that were launched: the daemon may have died after it made a run.
+LAUNCHED: Final = [one for one in dg.DagsterRunStatus if one is not dg.DagsterRunStatus.NOT_STARTED]
+
 #: Tags of runs that no person launched individually; all but the last are set by Dagster.
 _UNATTENDED: Final = (
     "dagster/backfill",

@@ -13,7 +13,7 @@ import dagster as dg
 
 from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.defs.collection import Collection, remembered
-from lakegc_assets.defs.failures import failed_for_a_while, first_cause, step_failures
+from lakegc_assets.defs.failures import failed_for_a_while, failed_steps, first_cause
 from lakegc_assets.defs.names import (
     OTHER_JOBS,
     WAVE_TAG,
@@ -133,8 +133,8 @@ def notice(
 ) -> Document:
     """The notice about a failed run."""
     policies, (repository, mark) = collection.policies, partition_of(run)
-    causes = step_failures(instance, run.run_id)
-    error = next((first_cause(one.error) for one in causes if one.error is not None), "")
+    causes = (one.step_failure_data.error for one in failed_steps(instance, run.run_id))
+    error = next((first_cause(one) for one in causes if one is not None), "")
     failed = _failed_checks(instance, run.run_id) or _checks_in(error)
     what = f"{repository}, run {mark}" if repository else run.job_name
     return document(

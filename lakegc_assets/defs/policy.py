@@ -177,7 +177,6 @@ class Override(Policy):
     )
 
 
-_FOR_ALL: Final = "for_all"
 #: Characters that make a name a pattern.
 _PATTERN: Final = frozenset("*?[")
 
@@ -267,9 +266,8 @@ class Policies(dg.Model):
 
     def dump(self) -> dict[str, Any]:
         """JSON values from which ``Policies(**values)`` makes the same policies again."""
-        return self.model_dump(mode="json", exclude_unset=True) | {
-            _FOR_ALL: self.for_all.model_dump(mode="json")
-        }
+        for_all = self.for_all.model_dump(mode="json")
+        return self.model_dump(mode="json", exclude_unset=True) | {"for_all": for_all}
 
 
 def _said(values: BaseModel, kind: type[BaseModel]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from lakegc_assets.defs.automation_state import (
 )
 from lakegc_assets.defs.collection import Collection, collected, keys_of, remembered
 from lakegc_assets.defs.names import (
+    LAUNCHED,
     OWN_REPOSITORY_TAG,
     REPOSITORY,
     RUN,
@@ -183,9 +184,8 @@ def _joined(instance: dg.DagsterInstance, names: Names, wave: str) -> set[str]:
     A run that was made but not launched does not count: the daemon may have died between the two.
     If that run is requested again, the daemon launches it.
     """
-    launched = [s for s in dg.DagsterRunStatus if s is not dg.DagsterRunStatus.NOT_STARTED]
     # One query for all: in Dagster+ each query is a request to its server.
-    runs = dg.RunsFilter(job_name=names.of("gc"), tags={WAVE_TAG: wave}, statuses=launched)
+    runs = dg.RunsFilter(job_name=names.of("gc"), tags={WAVE_TAG: wave}, statuses=LAUNCHED)
     records = instance.get_run_records(runs)
     return {one.dagster_run.tags.get(OWN_REPOSITORY_TAG, "") for one in records}
 

@@ -20,6 +20,7 @@ from lakegc_assets.defs.failures import failed_for_a_while, is_ended_from_outsid
 from lakegc_assets.defs.jobs import left_to_do
 from lakegc_assets.defs.names import (
     ASKED_TAG,
+    LAUNCHED,
     REPOSITORY,
     REPOSITORY_TAG,
     RESUMED_JOBS,
@@ -216,8 +217,7 @@ def _was_launched(instance: dg.DagsterInstance, run_key: str) -> bool:
     Dagster itself compares run keys within one code location only. A renamed location, or a second
     one with the same component, would sweep again what a person has cancelled.
     """
-    launched = [s for s in dg.DagsterRunStatus if s is not dg.DagsterRunStatus.NOT_STARTED]
-    runs = dg.RunsFilter(tags={"dagster/run_key": run_key}, statuses=launched)
+    runs = dg.RunsFilter(tags={"dagster/run_key": run_key}, statuses=LAUNCHED)
     return instance.get_runs_count(runs) > 0
 
 
@@ -400,26 +400,16 @@ def _read_cursor(context: dg.SensorEvaluationContext) -> tuple[datetime, dict[st
 
     A day ago, and none, if the cursor holds no time.
     """
-    back = datetime.now(timezone.utc) - _BACK
-    if not context.cursor:
-        return back, {}
     try:
         # The cursor of older versions held only the time.
-        return _aware(context.cursor), {}
+        memory: dict[str, Any] = {_SINCE: str(datetime.fromisoformat(context.cursor or ""))}
     except ValueError:
         memory = remembered(context)
     try:
-        return _aware(str(memory.get(_SINCE))), dict(memory.get(_CONTINUED, {}))
+        since = datetime.fromisoformat(str(memory.get(_SINCE))).astimezone(timezone.utc)
     except ValueError:
-        return back, {}
-
-
-def _aware(text: str) -> datetime:
-    """A time with its time zone; a ``ValueError`` for any other text."""
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        raise ValueError(f"{text} has no time zone")
-    return found
+        return datetime.now(timezone.utc) - _BACK, {}
+    return since, dict(memory.get(_CONTINUED, {}))
 
 
 def _may_go_on(

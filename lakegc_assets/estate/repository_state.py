@@ -236,13 +236,12 @@ def standing(
     yet.
     """
     if not is_name(repository):
-        return Standing(
-            repository, "unreadable", f"{repository!r} cannot be the name of a repository"
-        )
+        because = f"{repository!r} cannot be the name of a repository"
+        return Standing(repository, UNREADABLE, because)
     try:
         return standing_of(repository, read_runs(root, repository), mode, now, checked=checked)
     except Exception as error:  # noqa: BLE001 - no error may hide the rows of other repositories
-        return Standing(repository, "unreadable", f"its artifacts cannot be read: {_said(error)}")
+        return Standing(repository, UNREADABLE, f"its artifacts cannot be read: {_said(error)}")
 
 
 def read_runs(root: ArtifactRoot, repository: str, old: Mapping[str, OldRun] = _NO_RUNS) -> Runs:
