@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import quote
 
 import pytest
+from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
+from azure.identity import CredentialUnavailableError
 
 from lakegc_assets import traffic
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.storage import http
 from lakegc_assets.storage.azure import auth as azure_auth
-from lakegc_assets.storage.azure.auth import write_azure_credentials_file
+from lakegc_assets.storage.azure.auth import TokenSigner, write_azure_credentials_file
 from lakegc_assets.storage.azure.store import AzureStore
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import AzureAccess, StoreConfig
@@ -26,9 +31,10 @@ from lakegc_assets.storage.errors import (
     StoreUnavailableError,
     error_class,
 )
+from lakegc_assets.storage.http import HttpFailure, Request
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.storage.azure_answers import FLAT, batch, blob, page, refusal
-from lakegc_assets_tests.storage.conftest import AZURE_URL, Answer, Script, listed
+from lakegc_assets_tests.storage.conftest import AZURE_URL, Answer, Script, listed, query_of
 from lakegc_assets_tests.storage.servers import AZURE_KEY
 
 
@@ -113,6 +119,41 @@ def test_each_key_of_a_batch_has_the_outcome_that_the_store_gave(
     assert script.bodies[0].count(b"Authorization: SharedKey acc:") == 5
 
 
+def _answered(status: int) -> Any:
+    return SimpleNamespace(status_code=status, reason="r", headers={}, text=str)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ServiceRequestError("down"), StoreUnavailableError),
+        (CredentialUnavailableError("no response from the IMDS endpoint"), StoreUnavailableError),
+        (ClientAuthenticationError("busy", response=_answered(429)), StoreUnavailableError),
+        (ClientAuthenticationError("down", response=_answered(500)), StoreUnavailableError),
+        (ClientAuthenticationError("wrong secret", response=_answered(401)), AccessDeniedError),
+        (ClientAuthenticationError("nothing to try"), AccessDeniedError),
+    ],
+)
+def test_a_source_of_tokens_that_does_not_answer_denies_nothing(
+    error: Exception, expected: type[LakegcError]
+) -> None:
+    class Identity:
+        def get_token(self, *_: str, **__: Any) -> Any:
+            raise error
+
+    with pytest.raises(HttpFailure) as found:
+        TokenSigner(Identity())(Request("GET", "https://acc"))
+    assert found.value.kind is expected
+
+
+def test_the_time_is_asked_for_below_the_namespace(
+    azure: Callable[..., ObjectStore], script: Script
+) -> None:
+    """A directory's SAS, and conditions of a role, allow no list of the whole container."""
+    azure(page()).server_time()
+    assert query_of(script.requests[-1])["prefix"] == "ns/"
+
+
 @pytest.mark.parametrize(("sas", "expires_s"), [(False, None), (False, 60.0), (True, None)])
 def test_only_a_batch_itself_names_a_version(
     azure: Callable[..., ObjectStore],
@@ -168,6 +209,19 @@ def test_after_a_batch_that_fails_as_a_whole_no_other_is_sent(
     whole = "--b\r\n\r\nHTTP/1.1 400 Bad\r\nx-ms-error-code: InvalidInput\r\n\r\n--b--"
     script.answers = [Answer(202, whole, headers=good.headers)]
     assert {o.error_code for o in store.delete_many(["a", "b"])} == {"InvalidInput"}
+
+
+def test_a_part_that_names_no_request_takes_no_answer_from_the_others(
+    azure: Callable[..., ObjectStore],
+) -> None:
+    """Azure leaves out the number in some errors."""
+    answer = batch((0, 202, ""), (1, 500, "InternalError"))
+    answer = replace(answer, body=answer.body.replace("Content-ID: 1\r\n", ""))
+    outcomes = azure(answer).delete_many(["a", "b"])
+    assert [(o.outcome, o.error_code) for o in outcomes] == [
+        ("deleted", None),
+        ("failed", "NoAnswer"),
+    ]
 
 
 def test_a_batch_that_is_answered_for_another_one_says_nothing(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import google.auth.exceptions
@@ -256,6 +257,14 @@ def test_conditions_are_generations(gcs: Callable[..., ObjectStore], script: Scr
     assert len(script.requests) == asked
 
 
+def test_the_time_is_asked_for_below_the_namespace(
+    gcs: Callable[..., ObjectStore], script: Script
+) -> None:
+    """The policy of a managed folder allows no list of the whole bucket."""
+    gcs(page()).server_time()
+    assert query_of(script.requests[-1])["prefix"] == ["ns/"]
+
+
 def batch(*parts: tuple[int, int, str]) -> Answer:
     lines = []
     for number, status, reason in parts:
@@ -372,11 +381,19 @@ def test_a_token_that_does_not_come_is_an_error_of_the_store(
     request = Request("GET", "https://storage.googleapis.com/")
     sign(request)
     assert request.headers == {"authorization": "Bearer t"}
+    # As google-auth raises them for a metadata server that is away, and for one that refuses.
+    errors: Any = google.auth.exceptions
+    away, refused = errors.RefreshError("no token"), errors.RefreshError("no token")
+    away.__cause__ = errors.TransportError("metadata server unavailable")
+    refused.__cause__ = errors.TransportError("Status: 404", object())
     for error, expected in (
-        (google.auth.exceptions.TransportError, StoreUnavailableError),
-        (google.auth.exceptions.RefreshError, AccessDeniedError),
+        (errors.TransportError("down"), StoreUnavailableError),
+        (errors.RefreshError("busy", retryable=True), StoreUnavailableError),
+        (errors.RefreshError("invalid_grant"), AccessDeniedError),
+        (away, StoreUnavailableError),
+        (refused, AccessDeniedError),
     ):
-        raised[:] = [error("down")]
+        raised[:] = [error]
         with pytest.raises(HttpFailure) as found:
             sign(request)
         assert error_class(found.value.code) is expected

@@ -29,10 +29,19 @@ from xml.etree import ElementTree as ET
 
 from azure.core.credentials import TokenCredential
 from azure.core.exceptions import AzureError, ClientAuthenticationError
-from azure.identity import ClientSecretCredential, DefaultAzureCredential
+from azure.identity import (
+    ClientSecretCredential,
+    CredentialUnavailableError,
+    DefaultAzureCredential,
+)
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.config import AzureAccess
+from lakegc_assets.storage.errors import (
+    StoreThrottledError,
+    StoreUnavailableError,
+    error_class,
+)
 from lakegc_assets.storage.files import read_private_fields, write_private_file
 from lakegc_assets.storage.http import HttpFailure, Request
 
@@ -156,12 +165,24 @@ class TokenSigner(Signer):
         try:
             token = self._source.get_token(_SCOPE).token
         except ClientAuthenticationError as error:
-            raise HttpFailure("NoAuthenticationInformation", error.message) from error
+            away = _is_away(error)
+            code = "ConnectionFailed" if away else "NoAuthenticationInformation"
+            raise HttpFailure(code, f"no token came: {error.message}") from error
         except AzureError as error:
             raise HttpFailure("ConnectionFailed", f"no token came: {error.message}") from error
         request.headers["Authorization"] = f"Bearer {token}"
         if _SOURCE in request.headers:
             request.headers[_SOURCE] = f"Bearer {token}"
+
+
+def _is_away(error: ClientAuthenticationError) -> bool:
+    """True if the source of tokens gave no answer: azure-identity calls that unauthenticated.
+
+    Where it finds no source at all it raises the base class, without an answer.
+    """
+    kind = error_class(str(error.status_code))
+    silent = kind in {StoreThrottledError, StoreUnavailableError}
+    return silent or isinstance(error, CredentialUnavailableError)
 
 
 class _FileSigners:

@@ -152,12 +152,22 @@ def signer_of(credentials: Any) -> Sign:  # noqa: ANN401 - as above
         try:
             # The call requests a new token when the last one is about to expire.
             credentials.before_request(renewal, request.method, request.url, request.headers)
-        except TransportError as error:
-            raise HttpFailure("ConnectionFailed", f"no token came: {error}") from error
         except GoogleAuthError as error:
-            raise HttpFailure("authError", f"no token came: {error}") from error
+            code = "ConnectionFailed" if _is_away(error) else "authError"
+            raise HttpFailure(code, f"no token came: {error}") from error
 
     return sign
+
+
+def _is_away(error: GoogleAuthError) -> bool:
+    """True if the source of tokens gave no answer.
+
+    Credentials of a machine wrap the failure of its metadata server, which has the answer as its
+    second argument if there was one.
+    """
+    cause = error if isinstance(error, TransportError) else error.__cause__
+    silent = isinstance(cause, TransportError) and len(cause.args) == 1
+    return silent or bool(error.retryable)
 
 
 def read_page(body: bytes, where: str) -> Page:
