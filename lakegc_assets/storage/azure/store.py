@@ -82,6 +82,9 @@ class AzureStore(AzureVersions):
 
     def _date(self, where: str) -> str | None:
         query = {"restype": "container", "comp": "list", "maxresults": "1"}
+        # Some credentials may list no more than this.
+        if self.prefix:
+            query["prefix"] = self.prefix
         with explaining(where):
             return self.service.send("GET", self._target(query)).headers.get("Date")
 

@@ -101,7 +101,8 @@ class GcsStore(UploadingStore[GcsObject]):
         return self.service.key is not None
 
     def _date(self, where: str) -> str | None:
-        query = {"maxResults": "1", "fields": "nextPageToken"}
+        # The policy of a managed folder allows to list no more than this.
+        query = {"prefix": self.prefix, "maxResults": "1", "fields": "nextPageToken"}
         return self._list_page(query, where).headers.get("Date")
 
     def _copied(self, source: GcsObject, target: GcsObject, asked: CopyRequest) -> Copied:
