@@ -102,6 +102,7 @@ def _find(
     if rows:
         written = write_candidates(work, dead, last_holders(work, attempt, dead))
     _require_distinct(work, written.parts, spared)
+    _require_dead(work, written.parts, chain)
     facts = {
         **_totals(work, listing),
         "by_reason": written.by_reason,
@@ -234,6 +235,31 @@ def _require_distinct(work: SessionFolder, parts: Sequence[Part], spared: Sequen
     twice = relations.listed_twice(work.read(parts, ADDRESSES), work.read(spared, ADDRESSES), 1)
     if work.collect(twice, ADDRESSES, "look for objects that are listed twice"):
         raise IntegrityError(f"{work.url} lists an object twice: mark again under a new id")
+
+
+def _require_dead(
+    work: SessionFolder, candidates: Sequence[Part], chain: Mapping[str, Manifest]
+) -> None:
+    """Raise IntegrityError where a live set holds a candidate, by another kind of join.
+
+    The checks read objects of HEADs and staged objects again, but not those of older commits. Only
+    this shows that an engine has lost live rows: by an error in its anti-joins, or in a service or
+    plug-in of a cluster that replaces a part of Spark.
+    """
+    if not candidates:
+        return
+    committed, uncommitted = (
+        chain[asset].parts for asset in ("committed_addresses", "uncommitted_snapshot")
+    )
+    live = [*committed["data"], *committed["referenced"], *uncommitted["hashes"]]
+    found = relations.still_live(work.read(live, HASHES), work.read(candidates, HASHES), 1)
+    if work.collect(found, HASHES, "look for candidates that are live"):
+        raise IntegrityError(
+            f"{work.ctx.engine.kind} has taken live objects for dead: candidates below {work.url} "
+            "have hashes of the live sets, from which it was to subtract them. Do not use this "
+            "mark. Mark again under a new id with the other engine (--engine), and on a cluster "
+            "without plug-ins and shuffle services. Please report it, with the versions of both"
+        )
 
 
 def _totals(work: SessionFolder, listing: Manifest) -> dict[str, int]:

@@ -77,6 +77,15 @@ def candidates(store: DataFrame, dead: DataFrame, cutoff: datetime) -> DataFrame
     return _old(store, cutoff).join(dead, "hash", "left_semi")
 
 
+@relation
+def still_live(live: DataFrame, candidates: DataFrame, most: int) -> DataFrame:
+    """Hashes of live sets that are hashes of candidates; at most ``most`` of them.
+
+    A semi-join: an engine that loses rows of a live set in ``dead_hashes`` finds them here.
+    """
+    return live.join(candidates.select("hash"), "hash", "left_semi").limit(most)
+
+
 def _old(store: DataFrame, cutoff: datetime) -> DataFrame:
     return store.where(F.col("in_place") & (F.col("last_modified") < F.lit(cutoff)))
 

@@ -13,12 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql import DataFrame
 
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.mark import etags, signatures
+from lakegc_assets.mark import etags, relations, signatures
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed_addresses import read_committed_addresses
@@ -26,7 +27,8 @@ from lakegc_assets.mark.etags import Evidence, etag_files
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.lookups import Inquiry
 from lakegc_assets.mark.report import report
-from lakegc_assets.mark.served_candidates import SERVED, UNVERIFIED, served_candidates
+from lakegc_assets.mark.served_candidates import SERVED, SPARED, UNVERIFIED, served_candidates
+from lakegc_assets.mark.signatures import NOTHING_COMPARED, HeadMatches
 from lakegc_assets.mark.uncommitted_snapshot import snapshot_uncommitted
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
@@ -273,6 +275,26 @@ def test_an_object_of_which_one_row_is_spared_stops_the_run(
     monkeypatch.setattr(AttemptArtifacts, "chain", doubled)
     with pytest.raises(IntegrityError, match="lists an object twice"):
         find_candidates(ctx)
+
+
+def test_an_engine_that_loses_rows_of_a_live_set_is_noticed(
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a look at what HEADs hold, which older commits have not."""
+    subtract = relations.dead_hashes
+
+    def losing(store: DataFrame, committed: DataFrame, *others: Any) -> DataFrame:
+        return subtract(store, committed.where("hash % 2 = 0"), *others)
+
+    def unserved(*_: object) -> tuple[pa.Table, HeadMatches]:
+        return SPARED.empty_table(), NOTHING_COMPARED
+
+    monkeypatch.setattr(relations, "dead_hashes", losing)
+    monkeypatch.setattr("lakegc_assets.mark.candidates.served_candidates", unserved)
+    ctx = lake.context(spark)
+    with pytest.raises(IntegrityError, match="has taken live objects for dead"):
+        find_candidates(ctx)
+    assert not attempt_of(ctx).has("deletion_candidates")
 
 
 def test_few_jobs_whatever_the_size(

@@ -38,6 +38,10 @@ def candidates(store: Rows, dead: Rows, cutoff: datetime) -> list[Row]:
     return [row for row in _old(store, cutoff) if row["hash"] in hashes]
 
 
+def still_live(live: Rows, candidates: Rows, most: int) -> list[Row]:
+    return with_hashes(live, candidates)[:most]
+
+
 def _old(store: Rows, cutoff: datetime) -> list[Row]:
     return [{**row} for row in store if row["in_place"] and row["last_modified"] < cutoff]
 
