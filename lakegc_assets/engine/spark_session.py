@@ -63,6 +63,8 @@ REQUIRED: Final = {
     "spark.sql.parser.quotedRegexColumnNames": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
+#: The oldest major version of classic Spark that has the methods which are used here.
+_OLDEST_CLASSIC: Final = 4
 #: Bytes of a partition up to which joins hash. Addresses share prefixes, so sorting them for a join
 #: takes several times as long as hashing one side. A join hashes a side if each of its partitions,
 #: also a coalesced one, is so small. Else it sorts both sides, and spills. A hash table cannot
@@ -279,9 +281,25 @@ def prepare_session(spark: SparkSession) -> None:
     If tasks run on other machines or through Spark Connect, this package is sent to them, unless
     the application outlives this process. It takes precedence over an installed one, so tasks run
     exactly the code of their starter. Its dependencies must be on the nodes.
+
+    Raises:
+        ConfigurationError: Spark is too old, or does not permit a required setting.
     """
+    if not is_connect(spark) and int(spark.version.partition(".")[0]) < _OLDEST_CLASSIC:
+        raise ConfigurationError(
+            f"this is Spark {spark.version}, and outside of Spark Connect lakegc needs Spark "
+            f"{_OLDEST_CLASSIC}.0 or newer: choose a newer release of the cluster, or the engine "
+            "embedded"
+        )
     for name, value in REQUIRED.items():
-        spark.conf.set(name, value)
+        try:
+            spark.conf.set(name, value)
+        except PySparkException as error:
+            raise ConfigurationError(
+                f"this Spark does not permit {name}={value}, without which its results could "
+                "differ, as on serverless compute: use a cluster that permits all required "
+                f"settings, or the engine embedded. docs/clusters.md lists them ({error})"
+            ) from error
     session = _session_of_artifacts(spark)
     if runs_elsewhere(spark) and not _outlives_us(spark) and session not in _shipped:
         # Unpacked in a folder of Python's path; numba cannot cache compiled code in a zip.

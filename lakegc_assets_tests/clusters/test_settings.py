@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 from dagster_pyspark import LazyPySparkResource
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException
 
 import lakegc_assets
 from lakegc_assets.defs import connections, execution
@@ -166,16 +167,21 @@ class Conf:
     def __init__(self, **values: str) -> None:
         self.known = values
         self.values: dict[str, str] = {}
+        self.forbidden = ""
 
     def get(self, name: str, default: str) -> str:
         return self.known.get(name.replace(".", "_"), default)
 
     def set(self, name: str, value: str) -> None:
+        if name == self.forbidden:
+            raise AnalysisException(f"[CONFIG_NOT_AVAILABLE] {name} is not available.")
         self.values[name] = value
 
 
 class Session:
     """What ``prepare_session`` sees of a session."""
+
+    version = "4.0.0-some-1"
 
     def __init__(self, master: str, application: str) -> None:
         self.conf = Conf(spark_master=master, spark_app_id=application)
@@ -199,6 +205,22 @@ def test_the_package_is_sent_once_and_whole(tmp_path: Path) -> None:
     files = {p.relative_to(PACKAGE) for p in PACKAGE.rglob("*") if p.is_file()}
     assert sent == {p for p in files if "__pycache__" not in p.parts}
     assert zipfile.is_zipfile(path)
+
+
+def test_a_spark_that_is_too_old_is_named() -> None:
+    session: Any = Session("yarn", "an-app-of-an-older-release")
+    session.version = "3.5.6-amzn-1"
+    with pytest.raises(ConfigurationError, match=r"Spark 3\.5\.6-amzn-1, .* needs Spark 4\.0"):
+        sessions.prepare_session(session)
+    assert not session.archives
+
+
+def test_a_required_setting_that_may_not_be_set_is_named() -> None:
+    session: Any = Session("spark://x:1", "an-app-with-few-settings")
+    session.conf.forbidden = "spark.sql.files.ignoreMissingFiles"
+    with pytest.raises(ConfigurationError, match=r"does not permit spark.*MissingFiles=false"):
+        sessions.prepare_session(session)
+    assert not session.archives
 
 
 def test_each_session_of_connect_is_sent_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
