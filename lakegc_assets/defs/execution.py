@@ -96,6 +96,11 @@ class Execution:
                 removed.
         """
         context, names = self.context, self.names
+        if context.has_partition_key_range:
+            raise ConfigurationError(
+                "this run was launched as a single run for several partitions, and one run "
+                "collects one repository: launch them as multiple runs"
+            )
         if not context.has_partition_key:
             raise ConfigurationError(
                 "this run has no partition, so its repository is not known: choose a partition in "

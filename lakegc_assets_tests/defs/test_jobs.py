@@ -416,6 +416,20 @@ def test_nothing_is_restored_where_everything_is_materialized(
 
 
 @pytest.mark.usefixtures("collected")
+def test_a_single_run_for_several_partitions_says_so(
+    definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    """As the dialog of a backfill offers it."""
+    add_partition(instance, "collected", "after")
+    tags = {
+        "dagster/asset_partition_range_start": f"collected|{_RUN}",
+        "dagster/asset_partition_range_end": "collected|after",
+    }
+    with _stopped(ConfigurationError, "a single run for several.*launch them as multiple runs"):
+        run(definitions, "gc", instance, None, tags=tags)
+
+
+@pytest.mark.usefixtures("collected")
 def test_a_run_without_its_partition_says_so(
     definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
