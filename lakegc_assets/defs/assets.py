@@ -109,7 +109,7 @@ def active_commits(execution: Execution) -> dg.MaterializeResult[None]:
     list, all that our own walk finds, and those that the previous mark knew and that are still
     inside their retention. Without rules every commit is active.
     """
-    with execution.run_context() as ctx:
+    with execution.run_context(marking=True) as ctx:
         manifest = find_active_commits(ctx)
     found = ("only_server", "only_own", "only_previous_mark")
     facts = of_manifest(manifest, ("active", "expired", "retain", "branches", *found))
@@ -164,7 +164,7 @@ def gc_report(execution: Execution) -> dg.MaterializeResult[None]:
     The lists are read back before the summary is written, as the last file. From then on the mark
     is frozen.
     """
-    with execution.run_context() as ctx:
+    with execution.run_context(marking=True) as ctx:
         manifest = report(ctx)
         marks = marks_over_time(ctx.root, ctx.repository, manifest.namespace)
     shown = {**of_report(manifest, marks), **links(ctx.lakefs, ctx.repository)}
@@ -183,7 +183,7 @@ def storage_attribution(execution: Execution) -> Iterator[dg.MaterializeResult[N
     Nothing depends on this asset: if it cannot be made, mark and sweep continue, and `lakegc usage`
     makes it later.
     """
-    with execution.run_context() as ctx:
+    with execution.run_context(marking=True) as ctx:
         if not ctx.settings.attribution:
             ctx.log.info("attribution is off: storage is not attributed")
             return

@@ -70,7 +70,7 @@ def _checks(
 
 def _evaluate(execution: Execution) -> Iterator[dg.AssetCheckResult]:
     """Evaluate every invariant on the candidates, with code that shares nothing with the mark."""
-    with execution.run_context() as ctx:
+    with execution.run_context(marking=True) as ctx:
         results = check_candidates(ctx)
     for result in results:
         yield dg.AssetCheckResult(

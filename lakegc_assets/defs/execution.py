@@ -126,28 +126,36 @@ class Execution:
         return found
 
     @contextmanager
-    def run_context(self, *, excluded: bool = False) -> Iterator[RunContext]:
+    def run_context(self, *, excluded: bool = False, marking: bool = False) -> Iterator[RunContext]:
         """The run of this partition; the repository is locked while it is used.
 
         Wrong keys, repository, credentials or settings are reported before Spark starts.
 
         Args:
             excluded: the repository may be one that is not collected.
+            marking: reads wait for an object store that is away; nothing is deleted.
 
         Raises:
             Stopped: an error of ours, for example that another process works on the repository.
         """
         context, resources = self.context, self.resources
         collector, pyspark = resources.collector, resources.pyspark
-        with shown(), forwarding("lakegc_assets.lakefs", context.log):
+        with (
+            shown(),
+            forwarding("lakegc_assets.lakefs", context.log),
+            forwarding("lakegc_assets.storage", context.log),
+        ):
             repository, run = self.partition
             if not excluded:
                 collector.require_included(repository)
             require_own_config(context.instance, context.run)
+            ctx, wait_s = self.repository_context(repository), collector.lakefs_wait_seconds
+            stores = replace(ctx.root.stores, wait_s=wait_s if marking else 0.0)
             ctx = replace(
-                self.repository_context(repository),
+                ctx,
                 run=run,
-                lakefs=replace(resources.lakefs.config(), wait_s=collector.lakefs_wait_seconds),
+                lakefs=replace(resources.lakefs.config(), wait_s=wait_s),
+                root=replace(ctx.root, stores=stores),
                 session=lambda: session_of(pyspark),
                 spark_configured_by=_configured_by(pyspark),
             )
@@ -173,7 +181,7 @@ class Execution:
         self, function: Callable[[RunContext], Manifest], *facts: str
     ) -> dg.MaterializeResult[None]:
         """Make an asset of a mark; its materialization shows some facts of its manifest."""
-        with self.run_context() as ctx:
+        with self.run_context(marking=True) as ctx:
             manifest = function(ctx)
         return materialization(ctx.root, manifest, of_manifest(manifest, facts))
 

@@ -47,7 +47,10 @@ class Connections:
 
     def open(self, url: str) -> ObjectStore:
         """Return the store at a URL, for example of artifacts."""
-        return open_store(url, self.stores)
+        stores = self.stores
+        if stores.wait_s and _is_repeated():
+            stores = replace(stores, wait_s=0.0)
+        return open_store(url, stores)
 
     def store(self) -> ObjectStore:
         """Return the object store, rooted at the storage namespace."""
@@ -83,8 +86,9 @@ class Connections:
             ) from error
 
     def without_waiting(self) -> Connections:
-        """Return connections that do not wait for a server that is away."""
-        return replace(self, lakefs=self.lakefs.without_waiting())
+        """Return connections that do not wait for a server or a store that is away."""
+        stores = replace(self.stores, wait_s=0.0)
+        return replace(self, lakefs=self.lakefs.without_waiting(), stores=stores)
 
     def client(self) -> LakeFSClient:
         """Return a client of lakeFS, the same for every task in this thread.
@@ -92,16 +96,19 @@ class Connections:
         Raises:
             ConfigurationError: endpoint or credentials are missing or malformed.
         """
-        lakefs, task = self.lakefs, TaskContext.get()
-        if task is not None and task.attemptNumber():
-            # The attempt before may have waited for the server as long as that is worth it.
-            lakefs = lakefs.without_waiting()
+        lakefs = self.lakefs.without_waiting() if _is_repeated() else self.lakefs
         # Credentials may be renewed in a worker's lifetime, and a fork must share no connection.
         key = (os.getpid(), lakefs, lakefs.access())
         known: tuple[object, LakeFSClient] | None = getattr(_own, "client", None)
         if known is None or known[0] != key:
             known = _own.client = (key, lakefs.connect())
         return known[1]
+
+
+def _is_repeated() -> bool:
+    """Return True in a repeated task, whose last attempt has waited as long as that is worth it."""
+    task = TaskContext.get()
+    return task is not None and task.attemptNumber() > 0
 
 
 def reads_tables(read: Callable[P, T]) -> Callable[P, T]:

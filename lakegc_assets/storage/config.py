@@ -89,6 +89,8 @@ class StoreConfig(S3Access):
         connect_timeout_s: seconds, for each attempt.
         read_timeout_s: seconds without a byte, for each attempt.
         max_attempts: attempts of a request that may be repeated; 1 turns retries off.
+        wait_s: seconds for which a read, or a write that replaces, is repeated beyond
+            ``max_attempts`` while the service is away. Deletes and conditional writes never are.
         page_size: keys in a page of a listing, 1 to 1,000.
         azure: for ``https``, ``abfss`` and ``wasbs`` URLs.
         gcs: for ``gs`` URLs.
@@ -103,6 +105,7 @@ class StoreConfig(S3Access):
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 10.0
     max_attempts: int = 5
+    wait_s: float = 0.0
     page_size: int = 1000
     azure: AzureAccess = AzureAccess()
     gcs: GcsAccess = GcsAccess()
@@ -134,6 +137,8 @@ class StoreConfig(S3Access):
             )
         if self.max_attempts < 1:
             raise ConfigurationError(f"max_attempts is {self.max_attempts}: it must be 1 or more")
+        if not 0 <= self.wait_s < float("inf"):
+            raise ConfigurationError(f"wait_s is {self.wait_s}: it must be 0 or more, and end")
         if not 1 <= self.page_size <= 1000:  # noqa: PLR2004 - the most that S3 gives
             raise ConfigurationError(f"page_size is {self.page_size}: it is from 1 to 1,000")
         for name in ("connect_timeout_s", "read_timeout_s"):

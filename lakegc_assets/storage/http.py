@@ -9,6 +9,7 @@ service's clock.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -28,8 +29,8 @@ from typing import ClassVar, Final, NamedTuple, ParamSpec, TypeVar
 
 import requests
 from requests.adapters import HTTPAdapter
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
-from urllib3.exceptions import HTTPError, ReadTimeoutError
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
+from urllib3.exceptions import HTTPError, NameResolutionError, ReadTimeoutError, SSLError
 
 from lakegc_assets import traffic
 from lakegc_assets.errors import LakegcError
@@ -44,6 +45,9 @@ from lakegc_assets.storage.errors import (
     explained,
 )
 
+_LOG: Final = logging.getLogger(__name__)
+#: Seconds of waiting before the first log line, and between two lines.
+QUIET_S: Final = 5.0
 #: Good statuses; 206, a part of a content, is not one.
 _OK: Final = {
     "GET": {200}, "HEAD": {200}, "PUT": {201, 202}, "POST": {200, 202}, "DELETE": {200, 202, 204},
@@ -51,6 +55,8 @@ _OK: Final = {
 _PARTIAL: Final = (206,)
 _RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+)")
 LONGEST_PAUSE_S: Final = 10.0
+#: Methods of the requests that wait for a service that is away; none of them deletes.
+_PATIENT: Final = frozenset({"GET", "HEAD", "PUT"})
 _CONNECTIONS: Final = 32
 
 _Answer = TypeVar("_Answer")
@@ -99,13 +105,72 @@ class HttpFailure(Exception):  # noqa: N818 - it becomes an error, or the outcom
         return explained(self.code, self.message, where)
 
 
+def is_awaited(failure: HttpFailure, method: str, waited: float, wait_s: float) -> bool:
+    """True if a request is sent again although its usual attempts have failed; logs long waits.
+
+    Unknown hosts and wrong certificates do not pass by waiting.
+
+    Args:
+        failure: of the last attempt.
+        method: of HTTP.
+        waited: seconds since the first attempt.
+        wait_s: see ``StoreConfig``.
+    """
+    away = failure.kind in {StoreThrottledError, StoreUnavailableError}
+    if method not in _PATIENT or not away or waited >= wait_s or _is_misdirected(failure):
+        return False
+    if waited >= QUIET_S:
+        _LOG.warning(
+            "the object store is away: waiting for it, %.0f s of %.0f s: %s (%s)",
+            waited, wait_s, failure.code, failure.message,
+        )  # fmt: skip
+    return True
+
+
+class _Pace(logging.Filter):
+    """Passes one record in ``QUIET_S``: many threads wait for one store."""
+
+    _last = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        passes = record.created - self._last >= QUIET_S
+        self._last = record.created if passes else self._last
+        return passes
+
+
+_LOG.addFilter(_Pace())
+
+
+def _is_misdirected(error: BaseException | None) -> bool:
+    """True if an error comes from the name of a host, or from a certificate."""
+    while error is not None:
+        if isinstance(error, (NameResolutionError, SSLError)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def repeated(
-    send: Callable[[], _Answer], tries: int, again: Callable[[HttpFailure], bool]
+    send: Callable[[], _Answer],
+    tries: int,
+    again: Callable[[HttpFailure], bool],
+    awaited: Callable[[HttpFailure, float], bool] = lambda _failure, _waited: False,
 ) -> _Answer:
-    """Send at most ``tries`` times, if ``again`` allows it, with growing pauses."""
+    """Send at most ``tries`` times, if ``again`` allows it, with growing pauses.
+
+    ``awaited``: whether to send again after that, by the failure and the seconds since the start.
+    """
+
+    def ends(state: RetryCallState) -> bool:
+        failure = state.outcome and state.outcome.exception()
+        passed = state.seconds_since_start or 0.0
+        return state.attempt_number >= tries and not (
+            isinstance(failure, HttpFailure) and awaited(failure, passed)
+        )
+
     return Retrying(
         retry=retry_if_exception(lambda error: isinstance(error, HttpFailure) and again(error)),
-        stop=stop_after_attempt(tries),
+        stop=ends,
         wait=wait_random_exponential(multiplier=0.2, max=LONGEST_PAUSE_S),
         reraise=True,
     )(send)
@@ -193,6 +258,7 @@ class HttpClient(ABC):
         self._headers = dict(headers or {})
         self._timeout = (config.connect_timeout_s, config.read_timeout_s)
         self._tries = config.max_attempts
+        self._wait_s = config.wait_s
         self.session = requests.Session()
         # Without a handler of its own, requests would send the credentials in ~/.netrc.
         self.session.auth = lambda request: request
@@ -248,7 +314,10 @@ class HttpClient(ABC):
             kind = failure.kind
             return kind is StoreThrottledError or (repeatable and kind is StoreUnavailableError)
 
-        return repeated(attempt, self._tries, again)
+        def awaited(failure: HttpFailure, waited: float) -> bool:
+            return repeatable and is_awaited(failure, method, waited, self._wait_s)
+
+        return repeated(attempt, self._tries, again, awaited)
 
     def sign(self, request: Request, sign: Sign | None = None) -> None:
         """Sign a request. Raises HttpFailure: there are no credentials, or they took too long."""

@@ -17,6 +17,7 @@ from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.failures import Stopped, failed_for_a_while, shown
 from lakegc_assets.defs.names import add_partition
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets_tests.defs import running
 from lakegc_assets_tests.defs.running import QUIET, instance_of
@@ -111,6 +112,31 @@ def test_a_server_that_is_away_is_waited_for_and_the_log_of_the_run_says_so(
         f"lakeFS at {endpoint}/api/v1 is away: waiting for it, 0 s of 60 s: "
     )
     assert len(reported) > 3
+
+
+@pytest.mark.usefixtures("no_spark", "site")
+@pytest.mark.parametrize(
+    ("job", "function", "wait_s"),
+    [("gc_mark", "list_store", 60.0), ("gc_sweep", "back_up", 0.0)],
+)
+def test_only_a_mark_waits_for_a_store_that_is_away(
+    job: str,
+    function: str,
+    wait_s: float,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A sweep holds a lease, whose renewals and deadlines must not wait."""
+    seen: list[float] = []
+
+    def stage(ctx: RunContext) -> object:
+        seen.append(ctx.connections.stores.wait_s)
+        raise RefusedError("seen")
+
+    monkeypatch.setattr(f"lakegc_assets.defs.assets.{function}", stage)
+    key = add_partition(instance, "beta", "away")
+    run(instance, job, key, lakefs_wait_seconds=60.0)
+    assert seen == [wait_s]
 
 
 @pytest.mark.usefixtures("no_spark")

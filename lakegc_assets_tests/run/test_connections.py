@@ -23,11 +23,19 @@ def test_a_task_that_spark_tries_again_has_waited_already(
     monkeypatch.setattr(module, "TaskContext", SimpleNamespace(get=lambda: task))
     (tmp_path / "c.yaml").write_text("credentials: {access_key_id: a, secret_access_key: b}")
     lakefs = LakeFSConfig("http://127.0.0.1:1", str(tmp_path / "c.yaml"), wait_s=60.0)
-    connections = Connections(lakefs, StoreConfig(), "s3://bucket/namespace", "")
+    stores = StoreConfig(wait_s=60.0)
+    connections = Connections(lakefs, stores, "s3://bucket/namespace", "")
     monkeypatch.setattr(LakeFSConfig, "connect", lambda config: config)
     client: object = connections.client()
     assert isinstance(client, LakeFSConfig)
     assert client.wait_s == wait_s
+    assert connections.store().config.wait_s == wait_s  # type: ignore[attr-defined] # of a bucket
+
+
+def test_who_deletes_waits_for_nothing() -> None:
+    stores = StoreConfig(wait_s=60.0)
+    quick = Connections(LakeFSConfig(wait_s=60.0), stores, "s3://b/n", "").without_waiting()
+    assert (quick.lakefs.wait_s, quick.stores.wait_s) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("region", ["AWS_REGION", "AWS_DEFAULT_REGION"])

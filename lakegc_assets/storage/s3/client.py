@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -48,8 +49,10 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import usual_code
 from lakegc_assets.storage.files import read_private_fields, write_private_file
 from lakegc_assets.storage.http import (
+    LONGEST_PAUSE_S,
     HttpFailure,
     explaining,
+    is_awaited,
     once_per_process,
     require_soon,
     seconds,
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
 
 _QUERY: Final = re.compile(r"(?<=\S)\?[^\s\"']+")
 _BEGUN: Final = "lakegc_begun"
+_AWAY: Final = "lakegc_away"
 _CONNECTIONS: Final = 64
 
 # botocore searches a bucket's region without an end if every answer is a redirect.
@@ -200,6 +204,9 @@ def clients(config: StoreConfig) -> Clients:
             aws = is_aws(client(1, "auto").meta.endpoint_url)
             addressing = "auto" if aws else "path"
         usual, once = (client(attempts, addressing) for attempts in (config.max_attempts, 1))
+        # The first answer of these handlers counts: botocore's own retries come first.
+        handler: Any = partial(_await, config.wait_s)
+        usual.meta.events.register_last("needs-retry.s3", handler)
         once.meta.events.register("before-send.s3", _send_alone)
         small = SmallObjects(
             session, usual, config.connect_timeout_s, config.read_timeout_s,
@@ -216,6 +223,31 @@ def is_aws(endpoint: str) -> bool:
     """True for AWS itself, False for a compatible server."""
     host = urlsplit(endpoint).hostname or ""
     return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+
+
+def _await(
+    wait_s: float,
+    *,
+    attempts: int,
+    operation: Any,  # noqa: ANN401 - as below
+    request_dict: Any,  # noqa: ANN401 - as below
+    response: Any,  # noqa: ANN401 - as below
+    caught_exception: Exception | None,
+    **_: object,
+) -> float | None:
+    """The pause before a failed request is sent again; None to leave that to botocore."""
+    if isinstance(caught_exception, BOTO_ERRORS):
+        failure = failure_of(caught_exception)
+        failure.__cause__ = caught_exception
+    elif response is not None and "Error" in response[1]:
+        failure = failure_of(ClientError(response[1], operation.name))
+    else:
+        return None
+    now = monotonic()
+    waited: float = now - request_dict["context"].setdefault(_AWAY, now)
+    if not is_awaited(failure, operation.http["method"], waited, wait_s):
+        return None
+    return min(2.0 ** min(attempts - 3, 10), LONGEST_PAUSE_S, wait_s - waited)
 
 
 def _begin_signing(request: Any, **_: object) -> None:  # noqa: ANN401 - as below
