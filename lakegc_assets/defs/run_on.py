@@ -176,7 +176,7 @@ def remote_assets(
     )
     def made(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         with shown(), printing(names.source):
-            work = _remote_run(Execution(context, names), stages, component())
+            work = _remote_run(context, names, stages, component())
             yield from _launched(context, names, section, work, stages)  # type: ignore[misc]
 
     return made
@@ -288,13 +288,14 @@ def _reported(
 
 
 def _remote_run(
-    execution: Execution, stages: Sequence[Stage], component: Mapping[str, Any]
-) -> "RemoteRun":
+    context: dg.AssetExecutionContext,
+    names: Names,
+    stages: Sequence[Stage],
+    component: Mapping[str, Any],
+) -> RemoteRun:
     """The order for the process of a step; refuses settings that would not reach it."""
-    context, names, resources = execution.context, execution.names, execution.resources
-    if isinstance(context, dg.OpExecutionContext | dg.AssetCheckExecutionContext):
-        raise TypeError("a step that runs elsewhere is one of assets")
-    repository, run = execution.partition
+    execution = Execution(context, names)
+    (repository, run), resources = execution.partition, execution.resources
     resources.collector.require_included(repository)
     require_own_config(context.instance, context.run)
     # Wrong settings stop the run before anything is started.
