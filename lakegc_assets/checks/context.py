@@ -1,7 +1,7 @@
 """A set of candidates and the data that the checks compare it with, computed at first use.
 
-Tasks read the commits and lists that lakeFS names (``refs``) and the entries in the ranges of HEADs
-(``witness_cache``), as datasets of whole addresses. Relations compare these datasets with the
+Tasks read the commits and lists that lakeFS names (``live_set``) and the entries in the ranges of
+HEADs (``witness_cache``), as datasets of whole addresses. Relations compare these datasets with the
 candidates and the listing. This process receives only counts and the addresses in messages.
 """
 
@@ -17,10 +17,10 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lakegc_assets.checks import refs, relations, served_addresses
+from lakegc_assets.checks import live_set, relations, served_addresses
+from lakegc_assets.checks.live_set import ADDRESSES, pinned_addresses, write_addresses
 from lakegc_assets.checks.logged_commits import kept_commits, path_commits
 from lakegc_assets.checks.paths import SPANS, Below, entries_below
-from lakegc_assets.checks.refs import ADDRESSES, pinned_addresses, write_addresses
 from lakegc_assets.checks.witness import ENTRIES, KIND
 from lakegc_assets.checks.witness_cache import Witnessed, witnessed
 from lakegc_assets.engine.datasets import Part
@@ -166,10 +166,10 @@ class Case:
         return entries_below(self.ctx.connections, self.ctx.tasks, metaranges, most)
 
     @cached_property
-    def refs(self) -> refs.Refs:
+    def live_set(self) -> live_set.LiveSet:
         """The ranges of commits, and the staged addresses."""
         lists = self.chain["uncommitted_snapshot"].facts["files"]
-        roles: dict[str, set[refs.Role]] = {}
+        roles: dict[str, set[live_set.Role]] = {}
         for commit in self.heads.values():
             roles.setdefault(commit, set()).add("head")
         for commit in self.tags.values():
@@ -178,31 +178,31 @@ class Case:
             roles.setdefault(commit, set()).add("retained")
         for commit in roles.keys() & self.active:
             roles[commit].add("active")
-        items = [*sorted(roles.items()), *((key, frozenset[refs.Role]()) for key in lists)]
-        costs = [refs.COMMIT_S if of else refs.LIST_S for _, of in items]
-        task = partial(refs.read_refs, self.scratch, self.ctx.repository)
+        items = [*sorted(roles.items()), *((key, frozenset[live_set.Role]()) for key in lists)]
+        costs = [live_set.COMMIT_S if of else live_set.LIST_S for _, of in items]
+        task = partial(live_set.read_live_set, self.scratch, self.ctx.repository)
         label, most = "check what lakeFS names", self.ctx.settings.range_num_partitions
-        return refs.united(self.ctx.tasks.run_grouped(label, task, items, costs, most))
+        return live_set.united(self.ctx.tasks.run_grouped(label, task, items, costs, most))
 
     @cached_property
     def head_ranges(self) -> set[str]:
         """The ids of the ranges of HEADs."""
-        return set(self.refs.of("head"))
+        return set(self.live_set.of("head"))
 
     # Entries of ranges
 
     @cached_property
     def _entries(self) -> dict[str, int]:
-        of_commits = {i: count for of in self.refs.ranges.values() for i, count in of.items()}
-        entries, first_paths = {**self.below.entries, **of_commits}, self.refs.first_paths
+        of_commits = {i: count for of in self.live_set.ranges.values() for i, count in of.items()}
+        entries, first_paths = {**self.below.entries, **of_commits}, self.live_set.first_paths
         # Versions of one range begin with the same path, and name nearly the same addresses.
         ordered = sorted(entries, key=lambda i: (first_paths.get(i, b""), i))
         return {range_id: entries[range_id] for range_id in ordered}
 
     @cached_property
     def _pairs(self) -> DataFrame:
-        """The ranges of each commit (``refs.PAIRS``)."""
-        return self.dataset(self.refs.pairs, refs.PAIRS)
+        """The ranges of each commit (``live_set.PAIRS``)."""
+        return self.dataset(self.live_set.pairs, live_set.PAIRS)
 
     @property
     def _most(self) -> int:
@@ -347,7 +347,7 @@ class Case:
         served_now = self.served
         found = {HELD: self._named(["address"])} if self.head_ranges else {}
         retained = []
-        if range_ids := self.refs.of("retained").keys() - self.head_ranges:
+        if range_ids := self.live_set.of("retained").keys() - self.head_ranges:
             retained.append(self.witnessed.frame(self.frames, range_ids, ["address"]))
         if self.below.entries:
             columns = [KIND.id_column, "number", "address"]
@@ -356,15 +356,15 @@ class Case:
             retained.append(relations.within(entries, spans))
         if retained:
             found[RETAINED] = union_all(*retained)
-        if self.refs.staged:
-            found[STAGED] = self.dataset(self.refs.staged)
+        if self.live_set.staged:
+            found[STAGED] = self.dataset(self.live_set.staged)
         if served_now:
             found[SERVED] = self.dataset(served_now)
         if self._pinned:
             found[PINNED] = self.dataset(self._pinned)
         if self.tags:
             columns = [KIND.id_column, "address"]
-            entries = self.witnessed.frame(self.frames, self.refs.of("tag"), columns)
+            entries = self.witnessed.frame(self.frames, self.live_set.of("tag"), columns)
             tags = self._texts(self.tags.items(), ("name", "commit_id"))
             found[TAGGED] = relations.of_tags(entries, self._pairs, tags)
         return found

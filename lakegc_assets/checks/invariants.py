@@ -85,7 +85,7 @@ def _disagreement(context: Case) -> str:
     rows = context.attempt.read("committed_addresses", "ranges", ["range_id", "digest"])
     read = dict(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
     # A range of a HEAD that moved after the mark is not active, and the mark need not have read it.
-    if unread := sorted(context.refs.of("active").keys() - read.keys()):
+    if unread := sorted(context.live_set.of("active").keys() - read.keys()):
         return (
             f"the mark did not read {counted(len(unread), 'range')} of branch HEADs, for example "
             f"{unread[:EXAMPLES]}. {_REPORT}"

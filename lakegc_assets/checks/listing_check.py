@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.checks import relations
 from lakegc_assets.checks.context import EXAMPLES, UNLIKE, Case, CheckResult
-from lakegc_assets.checks.refs import ADDRESSES, write_addresses
+from lakegc_assets.checks.live_set import ADDRESSES, write_addresses
 from lakegc_assets.engine.datasets import Part, read_part, read_parts
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.tasks import thread_map

@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from lakegc_assets.checks.refs import as_paths, write_addresses
+from lakegc_assets.checks.live_set import as_paths, write_addresses
 from lakegc_assets.checks.witness import paths_of
 from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.engine.ddl import schema

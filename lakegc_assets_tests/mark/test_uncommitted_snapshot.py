@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakegc_assets.checks.refs import read_refs
+from lakegc_assets.checks.live_set import read_live_set
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.objects.objects import stage_entry
 from lakegc_assets.engine.datasets import read_parts
@@ -465,7 +465,7 @@ def test_a_list_of_another_form_stops_the_run_with_its_name(
         return  # the checks need none
     folder = Folder(paged.ctx.connect().connections, str(tmp_path), "checks/")
     with pytest.raises(IntegrityError, match="planted is no list of staged objects as lakeFS"):
-        read_refs(folder, "paged", [(f"{FOLDER}planted", set())])
+        read_live_set(folder, "paged", [(f"{FOLDER}planted", set())])
 
 
 def test_tokens_are_those_that_lakefs_gives(paged: Paged) -> None:

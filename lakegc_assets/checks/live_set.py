@@ -1,4 +1,4 @@
-"""Ranges of commits, staged and pinned addresses, read again and independently of the mark."""
+"""The live set, read again and independently of the mark: ranges of commits, staged, pinned."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ _ODD: Final = r"://|(^|/)(/|$)|\.(/|$)|\\"
 
 
 @dataclass(frozen=True)
-class Refs:
-    """Ranges of commits, and staged addresses."""
+class LiveSet:
+    """The live set as tasks read it: the ranges of commits, and the staged addresses."""
 
     #: Range ids of all commits of a role, with the number of entries from the metaranges.
     ranges: Mapping[Role, Mapping[str, int]]
@@ -61,9 +61,9 @@ class Refs:
         return self.ranges.get(role, {})
 
 
-def read_refs(
+def read_live_set(
     scratch: Folder, repository: str, named: Sequence[tuple[str, AbstractSet[Role]]]
-) -> Refs:
+) -> LiveSet:
     """Read commits and lists of staged objects; a task.
 
     ``named``: ids of commits with their roles, and keys of lists of staged objects without roles.
@@ -89,7 +89,7 @@ def read_refs(
     written = scratch.write(PAIRS, pairs())
     lists = (key for key, roles in named if not roles)
     staged = write_addresses(scratch, (some for key in lists for some in _staged(connections, key)))
-    return Refs(ranges, first_paths, written, staged)
+    return LiveSet(ranges, first_paths, written, staged)
 
 
 def write_addresses(folder: Folder, addresses: Iterable[pa.Array]) -> list[Part]:
@@ -98,15 +98,15 @@ def write_addresses(folder: Folder, addresses: Iterable[pa.Array]) -> list[Part]
     return folder.write(ADDRESSES, texts)
 
 
-def united(found: Sequence[Refs]) -> Refs:
+def united(found: Sequence[LiveSet]) -> LiveSet:
     """Unite the results of several tasks."""
     ranges: dict[Role, dict[str, int]] = {}
-    for ref in found:
-        for role, counts in ref.ranges.items():
+    for one in found:
+        for role, counts in one.ranges.items():
             ranges.setdefault(role, {}).update(counts)
-    first_paths = {i: path for ref in found for i, path in ref.first_paths.items()}
-    pairs = [part for ref in found for part in ref.pairs]
-    return Refs(ranges, first_paths, pairs, [part for ref in found for part in ref.staged])
+    first_paths = {i: path for one in found for i, path in one.first_paths.items()}
+    pairs = [part for one in found for part in one.pairs]
+    return LiveSet(ranges, first_paths, pairs, [part for one in found for part in one.staged])
 
 
 def _ranges(connections: Connections, repository: str, commit_id: str) -> list[RangeInfo]:
