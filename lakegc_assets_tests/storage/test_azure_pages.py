@@ -86,13 +86,28 @@ def test_real_directories_are_listed_one_by_one_in_byte_order(
     assert [query_of(request)["prefix"] for request in script.requests] == [["ns/a/b/"]]
 
 
+@pytest.mark.parametrize("within", [[], [blob("ns/b/d/e")]], ids=["empty", "not empty"])
+def test_a_directory_that_lost_all_objects_is_no_prefix(
+    azure: Callable[..., ObjectStore], script: Script, within: list[str]
+) -> None:
+    """It stays for ever, and would be taken for a run, or for a backup that is still there."""
+    directory = blob("ns/b/d", properties="<ResourceType>directory</ResourceType>")
+    level = page(blob("ns/a"), "ns/b/")
+    store = azure(REAL_DIRECTORIES, level, page(directory, marker="1"), page(*within))
+    found = store.list_prefixes()
+    assert found.prefixes == (["b/"] if within else [])
+    assert [info.key for info in found.objects] == ["a"]
+    assert query_of(script.requests[-1])["prefix"] == ["ns/b/"]
+
+
 @pytest.mark.parametrize("account", [FLAT, REAL_DIRECTORIES], ids=["flat", "hierarchical"])
 def test_a_level_goes_over_pages_and_names_nothing_twice(
     azure: Callable[..., ObjectStore], account: Answer
 ) -> None:
     """A prefix that the end of a page cuts comes again, and is one."""
     first, empty = page(blob("ns/a"), "ns/b/", marker="1"), page(marker="2")
-    found = azure(account, first, empty, page("ns/b/", blob("ns/c"))).list_prefixes()
+    last, below = page("ns/b/", blob("ns/c")), page(blob("ns/b/d"))
+    found = azure(account, first, empty, last, below).list_prefixes()
     assert (found.prefixes, [info.key for info in found.objects]) == (["b/"], ["a", "c"])
     for late in (page(blob("ns/a")), page(blob("ns/c"), "ns/b/", "ns/b/")):
         with pytest.raises(StorageError, match="out of order"):

@@ -202,7 +202,7 @@ def read_page(body: bytes, where: str) -> Page:
     """Read a page of a listing. Raises StorageError: it is no page, or contradicts itself."""
     try:
         blobs, marker = _listing_in(body)
-        rows = list(_objects_in(blobs))
+        rows = list(objects_in(blobs))
         keys, times, etags, sizes = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
         written = pa.array([_time(time or "") for time in times], pa.timestamp("us", "UTC"))
         prefixes = [name_of(item) for item in blobs.iter("BlobPrefix")]
@@ -229,7 +229,7 @@ def _listing_in(body: bytes) -> tuple[ET.Element, str | None]:
     return blobs, marker.text or None
 
 
-def _objects_in(blobs: ET.Element) -> Iterator[Sequence[str | None]]:
+def objects_in(blobs: ET.Element) -> Iterator[Sequence[str | None]]:
     """Name, time, etag and size of each blob that is no directory."""
     for blob in blobs.iter("Blob"):
         properties = blob.find("Properties")

@@ -3,7 +3,10 @@
 A key is refused if Azure would read it as another key, or if its XML cannot carry it. Listings are
 in byte order: a flat account compares names as 16-bit characters (see ``pages.in_byte_order``). An
 account with a hierarchical namespace is listed directory by directory, and each directory is held
-in memory.
+in memory. A directory without objects is not listed.
+
+Names at which listings start are absolute, "a fully qualified path within the container":
+https://learn.microsoft.com/dotnet/api/azure.storage.blobs.models.getblobsoptions.startfrom
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import compress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,7 +24,7 @@ import pyarrow.compute as pc
 import requests
 
 from lakegc_assets.storage.azure.blobs import Blob
-from lakegc_assets.storage.azure.service import VERSION_OF_START_FROM, read_page
+from lakegc_assets.storage.azure.service import VERSION_OF_START_FROM, objects_in, read_page
 from lakegc_assets.storage.azure.versions import AzureVersions
 from lakegc_assets.storage.bucket_store import Sizes, path_problem
 from lakegc_assets.storage.bulk import Answer, Bulk, Deadline, answer_of_one
@@ -41,6 +46,9 @@ from lakegc_assets.storage.values import LISTING_SCHEMA, Copied, CopyRequest, Ke
 _BAD_REQUEST: Final = 400
 _PAGE: Final = 5000
 _USUAL_PAGE: Final = 1000
+_THREADS: Final = 16
+#: Names in a page that is only to show whether there is an object.
+_FEW: Final = "10"
 # Characters that Azure reads as others, or does not allow, or XML 1.0 cannot carry.
 _NOT_ALLOWED: Final = re.compile(r"[\\\x00-\x08\x0b-\x1f\ufffe\uffff]")
 # Dots that Azure drops: it would read the key as another one.
@@ -73,8 +81,20 @@ class AzureStore(AzureVersions):
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
         pages = self._pages(KeyRange(prefix), one_level=True)
         # No document says how an account sorts real directories and the blobs next to them.
-        in_order = all_sorted if self._is_hierarchical() else in_byte_order
-        return read_level(pages, self._listing(prefix), max_objects, in_order)
+        if not self._is_hierarchical():
+            return read_level(pages, self._listing(prefix), max_objects, in_byte_order)
+        found = read_level(pages, self._listing(prefix), max_objects, all_sorted)
+        # A real directory stays when its last object is deleted.
+        with explaining(self._listing(prefix)), ThreadPoolExecutor(_THREADS) as pool:
+            holding = list(pool.map(self._has_objects, found.prefixes))
+        return found._replace(prefixes=list(compress(found.prefixes, holding)))
+
+    def _has_objects(self, directory: str) -> bool:
+        """True if a directory, or one below it, has an object. Raises HttpFailure."""
+        pages = self.service.pages(
+            self._container, f"{self.prefix}{directory}", ["metadata"], _has_files, maxresults=_FEW
+        )
+        return any(pages)
 
     def delete_deadlines(self) -> bool:
         """See ``ObjectStore``: not with a SAS token."""
@@ -210,6 +230,11 @@ def _have_types(blobs: ET.Element) -> bool | None:
     """True if blobs are listed as directories or files, False if not; None without any blob."""
     types = [blob.findtext("Properties/ResourceType") for blob in blobs.iter("Blob")]
     return any(types) if types else None
+
+
+def _has_files(blobs: ET.Element) -> bool:
+    """True if a page of a listing has an object. Raises ValueError: the page is damaged."""
+    return next(objects_in(blobs), None) is not None
 
 
 def _whole(table: pa.Table) -> Iterator[pa.RecordBatch]:
