@@ -185,7 +185,8 @@ class Multipart:
         check_sizes(lake, [part.size for part in parts])
         if object_checksums(call.headers):
             check_parts([self._uploads.read(part) for part in parts], call.headers)
-        repo = require_bucket(lake, call.bucket)
+        absent = if_absent(call)
+        repo = objects.require_target(lake, call.bucket, key.ref, key.path, if_absent=absent)
         moment = lake.now()
         address = lake.slices.new_address(repo.id, moment)
         etag = _etag(parts)
@@ -210,7 +211,7 @@ class Multipart:
             key.ref,
             key.path,
             entry,
-            if_absent=if_absent(call),
+            if_absent=absent,
             namespace=repo.namespace,
             first=end,
         )

@@ -65,13 +65,7 @@ def upload(
     tests on local files.
     """
     require_path(path)
-    with lake.state.read() as db:
-        repo = catalog.writable_repository(db, repository, force=force)
-        target = catalog.find_branch(db, repo, branch)
-        if target is None:
-            raise errors.ApiError(404, f"branch '{branch}' not found")
-        if if_absent:
-            _refuse_existing(lake, db, repo, target, path)
+    repo = require_target(lake, repository, branch, path, if_absent=if_absent, force=force)
     moment = lake.now() if mtime is None else mtime
     address = lake.slices.new_address(repo.id, moment, backdated=mtime is not None)
     lake.stores.write(repo, address, data, moment, dated=mtime is not None)
@@ -93,6 +87,23 @@ def upload(
         force=force,
         namespace=repo.namespace,
     )
+
+
+def require_target(
+    lake: Lake, repository: str, branch: str, path: str, *, if_absent: bool, force: bool = False
+) -> Repository:
+    """The repository of a write, before its object is written: 404 without the branch.
+
+    With ``if_absent``, 412 when the path exists; ``stage_entry`` finds one that comes meanwhile.
+    """
+    with lake.state.read() as db:
+        repo = catalog.writable_repository(db, repository, force=force)
+        target = catalog.find_branch(db, repo, branch)
+        if target is None:
+            raise errors.ApiError(404, f"branch '{branch}' not found")
+        if if_absent:
+            _refuse_existing(lake, db, repo, target, path)
+    return repo
 
 
 def stage_entry(

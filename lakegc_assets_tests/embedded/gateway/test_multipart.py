@@ -165,9 +165,11 @@ def test_what_does_not_fit_is_refused(s3: S3, repo: Repo, server: EmbeddedLakeFS
     for query, status in (("", 501), ("&partNumber=x", 400), ("&partNumber=", 400)):
         assert send(server, "PUT", path + query, b"x").status_code == status
     repo.put(PATH, b"before")
+    written = objects_of(server)
     with refused(412, "PreconditionFailed"):
         complete(s3, where, part, IfNoneMatch="*")
     assert repo.read(PATH) == b"before"
+    assert objects_of(server) == written, "lakeFS looks before it makes the object"
     complete(s3, where, part)
     assert repo.read(PATH) == b"one"
 
