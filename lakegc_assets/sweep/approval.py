@@ -356,10 +356,10 @@ def _growth(ctx: RunContext, report: Manifest, growth: float) -> list[str]:
     """Return the growth of a mark against the last one that was swept, if it exceeds a factor.
 
     A mark that was not swept allows nothing. It may wait since it has grown itself, or be one of
-    ``gc_rules``, which nobody looks at: the next mark of the same objects would not have grown. A
-    mark whose deleted objects were all restored allows nothing either: its sweep was a mistake.
+    ``gc_rules``, which nobody looks at: the next mark of the same objects would not have grown.
+    Objects that were restored do not count: to delete them was a mistake.
     """
-    last, undone = None, ""
+    last, undone, before = None, "", {"objects": 0, "bytes": 0}
     for mark in earlier(ctx.root, ctx.repository, "gc_report", report.namespace, ctx.run):
         if mark.manifest.finished > report.started or not mark.attempt.has(ASSET):
             continue
@@ -369,19 +369,20 @@ def _growth(ctx: RunContext, report: Manifest, growth: float) -> list[str]:
             return [f"it is not known if the sweep of mark {mark.manifest.run} was undone: {error}"]
         if back is None or not back.whole:
             last = mark.manifest
+            before = {measure: last.facts[measure] for measure in before}
+            if back is not None:
+                before["objects"] -= back.objects
+                before["bytes"] -= back.size
             break
         undone = ", except for marks whose objects were all restored"
     if last is None:
         return [f"no earlier mark was swept{undone}, so there is none to compare it with"]
-    found = []
-    for measure in ("objects", "bytes"):
-        now, before = report.facts[measure], last.facts[measure]
-        if now > growth * before:
-            found.append(
-                f"it names {now:,} {measure}, more than {growth:g} times the {before:,} of mark "
-                f"{last.run}"
-            )
-    return found
+    return [
+        f"it names {report.facts[measure]:,} {measure}, more than {growth:g} times the {most:,} of "
+        f"mark {last.run}{' that were not restored' if back else ''}"
+        for measure, most in before.items()
+        if report.facts[measure] > growth * most
+    ]
 
 
 def _missing_means(ctx: RunContext, required: str) -> list[str]:

@@ -411,3 +411,18 @@ def test_growth_is_not_told_against_a_sweep_that_was_undone(
     said = waits_for(ctx, "auto", Limits(growth=1))
     assert said is not None
     assert "no earlier mark was swept, except for marks whose objects were all restored" in said
+
+
+def test_restored_objects_do_not_count_in_growth(lake: SmallLake, spark: Session) -> None:
+    """Else a sweep that was a mistake in part allows the next one to be as large."""
+    ctx: Any = lake.context(spark, run="mark-2")
+    mark(ctx)
+    sweep(lake.context(spark))
+    before = lake.root.attempt(REPOSITORY, RUN)
+    address = before.rows(before.manifest("deletion_candidates"), "data")["address"][0].as_py()
+    restore(lake.context(spark), Choice(addresses=(address,)))
+    said = waits_for(ctx, "auto", Limits(growth=1))
+    assert said is not None
+    assert (
+        f"more than 1 times the {manifest_rows(lake) - 1} of mark {RUN} that were not restored"
+    ) in said
