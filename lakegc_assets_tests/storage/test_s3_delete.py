@@ -242,6 +242,36 @@ def test_a_call_with_one_key_that_is_locked_says_so_of_that_key_alone(script: Sc
     assert [(one.outcome, one.error_code) for one in both] == [("failed", "ObjectLocked")] * 2
 
 
+_ODD = ["a%41", "a+b", "two  blanks"]
+_LOCKED = Answer(
+    400, "<Error><Code>InvalidRequest</Code><Message>Object is WORM protected</Message></Error>"
+)
+
+
+@pytest.mark.parametrize(
+    ("second", "outcomes"),
+    [
+        (Answer(204), ["deleted", "deleted", "deleted"]),
+        # A lock tells nothing about other keys, and a missing permission concerns them all.
+        (_LOCKED, ["deleted", "locked", "deleted"]),
+        (Answer(403, error("AccessDenied")), ["deleted", "failed", "failed"]),
+    ],
+)
+def test_of_a_thousand_keys_only_the_odd_ones_are_requests_of_their_own(
+    script: Script, second: Answer, outcomes: list[str]
+) -> None:
+    plain = [f"{number:04d}" for number in range(997)]
+    script.answers = [Answer(body=deleted(*plain)), Answer(204), second, Answer(204)]
+    keys = [*plain[:500], *_ODD, *plain[500:]]
+    found = open_store("s3://bkt/ns", script.config()).delete_many(keys)
+    by_key = {one.key: one.outcome for one in found}
+    assert {by_key[key] for key in plain} == {"deleted"}
+    assert [by_key[key] for key in _ODD] == outcomes
+    singles = ["DELETE /bkt/ns/a%2541", "DELETE /bkt/ns/a%2Bb", "DELETE /bkt/ns/two%20%20blanks"]
+    sent = 2 if outcomes[1:] == ["failed", "failed"] else 3
+    assert script.requests == ["POST /bkt?delete", *singles[:sent]]
+
+
 def test_keys_are_sent_so_that_nothing_on_the_way_can_change_them(script: Script) -> None:
     """XML keeps dots and empty segments, a URL keeps control characters; neither keeps both."""
     script.answers = [Answer(body=delete_result()), Answer(204), Answer(204)]
