@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Final, Literal
 
+from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.errors import (
     EXPIRED,
     AccessDeniedError,
@@ -29,6 +30,9 @@ from lakegc_assets.storage.values import DeleteOutcome
 _LATE: Final = re.compile(
     r"request (has|signature) expired|not valid in the specified time frame", re.IGNORECASE
 )
+#: Statuses of refused requests, and the kinds of errors that do not tell why.
+_REFUSED: Final = frozenset({400, 403})
+_UNCLEAR: Final = frozenset({StorageError, ConfigurationError})
 #: Errors about one key that tell nothing about any other key.
 _OF_ONE_KEY: Final = frozenset(
     {
@@ -84,11 +88,13 @@ class Deadline:
     def read(self, failure: HttpFailure) -> HttpFailure:
         """Return a failure, as ``Expired`` if the deadline explains it.
 
-        Stores call an expired signature a bad one, each in its own words or without any. A retry
-        before the deadline shows any other cause.
+        Stores call an expired signature a bad one, each in its own words or without any; some call
+        it a bad request (Garage) or a wrong clock (Scality). A retry before the deadline shows any
+        other cause.
         """
         denied = failure.kind is AccessDeniedError
-        if denied and (self.passed or _LATE.search(str(failure.message))):
+        refused = denied or (failure.status in _REFUSED and failure.kind in _UNCLEAR)
+        if (refused and self.passed) or (denied and _LATE.search(str(failure.message))):
             return HttpFailure(EXPIRED, f"{failure.code}: {failure.message}", failure.status)
         return failure
 

@@ -87,6 +87,30 @@ def test_only_a_refusal_that_the_deadline_explains_is_one(
     assert deadline.read(HttpFailure(code, told, 403)).code == read
 
 
+@pytest.mark.parametrize(
+    ("code", "status", "late"),
+    [
+        # Garage, earlier versions of Ozone, and Scality.
+        ("InvalidRequest", 400, "Expired"),
+        ("MalformedHeader", 400, "Expired"),
+        ("RequestTimeTooSkewed", 403, "Expired"),
+        # In the answer about one key, or of another kind.
+        ("InvalidRequest", None, "InvalidRequest"),
+        ("InternalError", 500, "InternalError"),
+        ("PreconditionFailed", 412, "PreconditionFailed"),
+        ("ObjectLocked", 400, "ObjectLocked"),
+    ],
+)
+def test_some_servers_call_a_late_request_a_bad_one(
+    clock: Clock, code: str, status: int | None, late: str
+) -> None:
+    """Otherwise they would seem to keep no deadlines, and deletes would have none there."""
+    deadline, failure = Deadline.after(60), HttpFailure(code, "Date is too old", status)
+    assert deadline.read(failure).code == code
+    clock.now += 60
+    assert deadline.read(failure).code == late
+
+
 @pytest.mark.usefixtures("clock")
 def test_a_bulk_delete_on_s3_is_signed_in_its_url(script: Script) -> None:
     script.answers = [Answer(body=delete_result(_GONE.format("a"), _GONE.format("b")))]
