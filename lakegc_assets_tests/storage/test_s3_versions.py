@@ -34,6 +34,10 @@ _MARKER = (
 )
 
 
+_MARKER_END, _ALL_END = "DelMarkerExpiration", "AllVersionsExpiration"
+_OLD_END = (
+    "<NoncurrentVersionExpiration><NoncurrentDays>9</NoncurrentDays></NoncurrentVersionExpiration>"
+)
 _ENABLED = f"<VersioningConfiguration {SPACE}><Status>Enabled</Status></VersioningConfiguration>"
 
 
@@ -316,6 +320,29 @@ def test_lifecycle_rules_say_for_how_long(
     assert found[:2] == ("versions", days)
     assert ("days, by a lifecycle rule" in found.notice) == (days is not None)
     assert "paid for" in found.notice
+
+
+@pytest.mark.parametrize(
+    ("elements", "days", "removed"),
+    [
+        (f"<{_MARKER_END}><Days>3</Days></{_MARKER_END}>", 3, None),
+        (f"<{_MARKER_END}><Days>soon</Days></{_MARKER_END}>", 0, None),
+        (f"{_OLD_END}<{_MARKER_END}><Days> 3 </Days></{_MARKER_END}>", 3, None),
+        (f"<{_ALL_END}><Days>3</Days></{_ALL_END}>", None, 3),
+        (f"<{_ALL_END}><Days>3</Days><DeleteMarker>true</DeleteMarker></{_ALL_END}>", 3, 3),
+    ],
+)
+def test_rules_of_minio_end_what_was_deleted(
+    script: Script, elements: str, days: float | None, removed: float | None
+) -> None:
+    """boto3 does not know these elements: the undo had no end, and the versions were gone."""
+    rule = f"<Rule><ID>r</ID><Status>Enabled</Status><Filter/>{elements}</Rule>"
+    other = "<Rule><ID>o</ID><Status>Enabled</Status><Filter/><Expiration/></Rule>"
+    rules = Answer(body=f"<LifecycleConfiguration {SPACE}>{other}{rule}</LifecycleConfiguration>")
+    script.answers = [Answer(body=_ENABLED), rules, rules]
+    store = open_store("s3://bkt/ns", script.config())
+    assert store.recovery()[:2] == ("versions", days)
+    assert store.expires_after(["data/"]) == [removed]
 
 
 @pytest.mark.parametrize(

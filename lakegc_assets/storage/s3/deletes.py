@@ -29,6 +29,7 @@ from lakegc_assets.storage.errors import AccessDeniedError, usual_code
 from lakegc_assets.storage.http import HttpFailure, etag_in
 from lakegc_assets.storage.pages import shared_prefix
 from lakegc_assets.storage.s3.client import Clients, clients, ending, failing
+from lakegc_assets.storage.s3.lifecycle import ARCHIVES
 from lakegc_assets.storage.s3.objects import S3Object
 from lakegc_assets.storage.s3.versioning import status_below
 from lakegc_assets.storage.values import ARCHIVED, KeyRange, Lost, UndeleteOutcome
@@ -53,8 +54,6 @@ _THREADS: Final = 8
 _PORTION: Final = 250
 #: Versions in a page about few keys.
 _FEW: Final = 16
-#: Storage classes whose objects cannot be read; tiers of Intelligent-Tiering are in no list.
-ARCHIVES: Final = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 #: Characters in keys that some servers cannot list.
 _CONTROL: Final = re.compile(r"[\x00-\x1f]")
 _UNKNOWN_CALL: Final = frozenset({"NotImplemented", "501"})

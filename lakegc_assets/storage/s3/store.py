@@ -6,14 +6,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final, NamedTuple
 
-from lakegc_assets.storage.bucket_store import overlap
 from lakegc_assets.storage.bulk import Bulk, Deadline
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.storage.http import HttpFailure, explaining
 from lakegc_assets.storage.pages import Page, follow, relative
 from lakegc_assets.storage.s3.client import failing, is_aws, translated, whole
-from lakegc_assets.storage.s3.deletes import ARCHIVES, S3Deletes, S3Versions, needs_url
+from lakegc_assets.storage.s3.deletes import S3Deletes, S3Versions, needs_url
+from lakegc_assets.storage.s3.lifecycle import (
+    archives,
+    days_until_gone,
+    days_until_removed,
+    ends_all,
+    rules_in,
+    start_of,
+)
 from lakegc_assets.storage.s3.listing import read_page
 from lakegc_assets.storage.s3.objects import S3Object, copy
 from lakegc_assets.storage.s3.small_objects import PAUSE_S
@@ -41,7 +48,6 @@ _NOT_KEPT: Final = {
 }
 #: Days of a year, at least.
 _YEAR: Final = 365
-_DATA: Final = "data/"
 
 
 class ObjectLock(NamedTuple):
@@ -179,11 +185,11 @@ class S3Store(S3Versions):
             why = f"{failure.code}: allow s3:GetLifecycleConfiguration"
             notice = f"{kept}, and it is not known until when ({why})"
             return Recovery("versions", None, notice), versioning, None
-        ends = [days for one in rules if (days := _days(one, self.prefix)) is not None]
+        ends = [days for one in rules if (days := days_until_gone(one, self.prefix)) is not None]
         until = "until a lifecycle rule ends them; none does now"
         if ends:
             until = f"for {min(ends):g} days, by a lifecycle rule"
-        notice = "; ".join([f"{kept}, {until}", *_archives(rules, self.prefix)])
+        notice = "; ".join([f"{kept}, {until}", *archives(rules, self.prefix)])
         return Recovery("versions", min(ends, default=None), notice), versioning, rules
 
     def data_protection(self) -> DataProtection:
@@ -198,14 +204,14 @@ class S3Store(S3Versions):
             # Objects from before that have a version, which stays.
             found = found._replace(held=None)
         if rules is not None:
-            concerned = [rule for rule in rules if _days(rule, self.prefix) is not None]
-            exact = len(concerned) == 1 and _ends_all(concerned[0], self.prefix)
+            concerned = [rule for rule in rules if days_until_gone(rule, self.prefix) is not None]
+            exact = len(concerned) == 1 and ends_all(concerned[0], self.prefix)
             found = found._replace(at_least=not exact)
         return found._replace(locked_days=lock.days if lock else 0).with_locks(_in_words(lock))
 
     def _expirations(self) -> Iterable[tuple[str, float]]:
         """See ``UploadingStore``: rules for some tags do not concern lakeFS's objects or ours."""
-        found = ((_start(rule), _expiry(rule)) for rule in self._rules())
+        found = ((start_of(rule), days_until_removed(rule)) for rule in self._rules())
         return [(start, days) for start, days in found if days is not None]
 
     def retained(self, prefix: str = "") -> Retained:
@@ -246,11 +252,11 @@ class S3Store(S3Versions):
         try:
             with failing():
                 answer = self.client.get_bucket_lifecycle_configuration(Bucket=self.bucket)
-                return answer.get("Rules", [])
         except HttpFailure as failure:
             if failure.code != _NO_RULES:
                 raise
             return []
+        return rules_in(answer)
 
 
 def _utc(moment: datetime) -> datetime:
@@ -269,52 +275,3 @@ def _in_words(lock: ObjectLock | None) -> Sequence[str]:
     if lock.enabled:
         return ["Object Lock is enabled: single objects may have locks and legal holds"]
     return []
-
-
-def _days(rule: Any, prefix: str) -> float | None:  # noqa: ANN401 - boto3's
-    """The days after which a rule may remove deleted objects below a prefix; None for never."""
-    ends = rule.get("NoncurrentVersionExpiration", {})
-    # A rule that spares the newest old versions spares the object that was deleted last.
-    if "NoncurrentDays" not in ends or ends.get("NewerNoncurrentVersions"):
-        return None
-    return float(ends["NoncurrentDays"]) if _concerns(rule, prefix) else None
-
-
-def _concerns(rule: Any, prefix: str) -> bool:  # noqa: ANN401 - as above
-    """True if a rule is in effect, and may concern an object below a prefix."""
-    return rule.get("Status") == "Enabled" and overlap(_start(rule), prefix)
-
-
-def _expiry(rule: Any) -> float | None:  # noqa: ANN401 - as above
-    """The days after which a rule removes objects; None for never."""
-    ends, tags = rule.get("Expiration", {}), {"Tag", "Tags"} & _chosen(rule).keys()
-    days = 0 if "Date" in ends else ends.get("Days")
-    return None if tags or days is None or rule.get("Status") != "Enabled" else float(days)
-
-
-def _archives(rules: Sequence[Any], prefix: str) -> list[str]:
-    """A sentence on rules that move deleted objects to an archive, where they cannot be read."""
-    days = [
-        one.get("NoncurrentDays", 0)
-        for rule in rules
-        if _concerns(rule, prefix)
-        for one in rule.get("NoncurrentVersionTransitions", ())
-        if one.get("StorageClass") in ARCHIVES
-    ]
-    since = f"{min(days):g} days after they were deleted" if days else ""
-    return [f"{since} a rule moves them into an archive, where they cannot be read"] * bool(days)
-
-
-def _ends_all(rule: Any, prefix: str) -> bool:  # noqa: ANN401 - as above
-    """True if a rule removes all objects below a prefix, not only those of some tags or sizes."""
-    return f"{prefix}{_DATA}".startswith(_start(rule)) and not _chosen(rule).keys() - {"Prefix"}
-
-
-def _start(rule: Any) -> str:  # noqa: ANN401 - as above
-    """The prefix of the keys that a rule concerns."""
-    return str(_chosen(rule).get("Prefix") or rule.get("Prefix") or "")
-
-
-def _chosen(rule: Any) -> Any:  # noqa: ANN401 - as above
-    chosen = rule.get("Filter", {})
-    return chosen.get("And", chosen)
