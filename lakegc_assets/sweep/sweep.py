@@ -22,6 +22,7 @@ from lakegc_assets.mark.committed_addresses import READ_UNTIL
 from lakegc_assets.mark.earlier_marks import later_marks
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.marked_objects import marked_in_order
+from lakegc_assets.recovery.backups import folder_url
 from lakegc_assets.recovery.old_trash import prune_trash
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import Manifest
@@ -41,7 +42,7 @@ from lakegc_assets.storage.values import DataProtection, Recovery
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets.sweep.backup_guard import spare_what_is_not_backed_up
 from lakegc_assets.sweep.delta import DeltaMarks
-from lakegc_assets.sweep.expiry import expiry_warnings
+from lakegc_assets.sweep.expiry import backup_warnings, expiry_warnings
 from lakegc_assets.sweep.hold import object_lines, require_no_hold
 from lakegc_assets.sweep.lease import Lease, leased
 from lakegc_assets.sweep.lease_record import PROBES
@@ -173,6 +174,9 @@ def _capabilities(
     deadlines = probe_deadlines(store, f"{PROBES}{lease.token}/", conditional=condition != "none")
     recovery = recovery_options(ctx, store, lease, trash)
     protection, warnings = _protection(ctx, store, recovery), expiry_warnings(store)
+    if url := ctx.settings.backup_url:
+        backup = connections.open(folder_url(url, ctx.repository, ctx.run))
+        warnings += backup_warnings(backup)
     for warning in warnings:
         ctx.log.warning("%s", warning)
     return StoreCapabilities(condition, deadlines, trash, protection, warnings), recovery

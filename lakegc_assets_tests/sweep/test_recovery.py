@@ -12,6 +12,7 @@ from lakegc_assets.defs.metadata import of_sweep
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.run_outcome import outcome_of
 from lakegc_assets.recovery import old_trash
+from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.undo import undoable
@@ -110,6 +111,27 @@ def test_a_rule_that_removes_live_objects_is_told(
     attempt = lake.root.attempt(REPOSITORY, RUN)
     assert outcome_of(attempt)["warnings"][-1] == told
     assert of_sweep(attempt.manifest("swept_set"))["warnings"] == told
+
+
+def test_a_rule_that_removes_the_copies_of_a_backup_is_told(
+    lake: SmallLake,
+    marked: Marked,
+    spark: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The sweep can be undone from its backup only, and only until then."""
+    days = {"": 30.0}
+    monkeypatch.setattr(LocalStore, "expires_after", lambda _store, keys: [*map(days.get, keys)])
+    backups = lake.folder.parent / "backups"
+    ctx = lake.context(spark, trash_days=0, backup_url=str(backups))
+    make_backup(ctx)
+    sweep(ctx)
+    check_swept(lake, marked, {})
+    (told,) = (one for one in caplog.messages if "lifecycle rule" in one)
+    assert told.startswith("a lifecycle rule removes what is older than 30 days below ")
+    assert f"{backups}/{REPOSITORY}/{RUN}/: what it removes cannot be restored" in told
+    assert outcome_of(lake.root.attempt(REPOSITORY, RUN))["warnings"] == [told]
 
 
 @pytest.mark.parametrize(

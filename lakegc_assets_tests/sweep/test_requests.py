@@ -38,7 +38,7 @@ _ASKED = {
     # note of a task, so that none hides a request that may be on its way. One read is of what
     # addresses the checks have cached beside the entries of a file.
     "artifacts": {"time": 1, "list": 39, "read": 52, "head": 2, "put": 15, "delete many": 1},
-    "backups": {"list": 1, "read": 5},
+    "backups": {"list": 1, "read": 5, "lifecycle": 1},
 }  # fmt: skip
 
 
