@@ -54,6 +54,9 @@ _OK: Final = {
 }  # fmt: skip
 _PARTIAL: Final = (206,)
 _RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+)")
+#: The most seconds before the second try, twice as many before each next one, and the most of all:
+#: with these, services get as long to recover as S3 gets from botocore.
+_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 10.0
 #: Methods of the requests that wait for a service that is away; none of them deletes.
 _PATIENT: Final = frozenset({"GET", "HEAD", "PUT"})
@@ -171,7 +174,7 @@ def repeated(
     return Retrying(
         retry=retry_if_exception(lambda error: isinstance(error, HttpFailure) and again(error)),
         stop=ends,
-        wait=wait_random_exponential(multiplier=0.2, max=LONGEST_PAUSE_S),
+        wait=wait_random_exponential(multiplier=_PAUSE_S, max=LONGEST_PAUSE_S),
         reraise=True,
     )(send)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from urllib.parse import quote
 import pytest
 from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 from azure.identity import CredentialUnavailableError
+from tenacity import Retrying
 
 from lakegc_assets import traffic
 from lakegc_assets.errors import ConfigurationError, LakegcError
@@ -117,6 +119,21 @@ def test_each_key_of_a_batch_has_the_outcome_that_the_store_gave(
     ]
     assert f"DELETE /acc/box/ns/{quote('1 é')} HTTP/1.1\r\n".encode() in script.bodies[0]
     assert script.bodies[0].count(b"Authorization: SharedKey acc:") == 5
+
+
+def test_a_service_gets_some_seconds_to_recover(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much as botocore gives S3."""
+    pauses: list[float] = []
+    waiting = partial(Retrying, sleep=pauses.append)
+    monkeypatch.setattr(http, "Retrying", waiting)
+
+    def busy() -> None:
+        raise HttpFailure("ServerBusy", "try later", 503)
+
+    for _ in range(200):
+        with pytest.raises(HttpFailure):
+            http.repeated(busy, StoreConfig().max_attempts, lambda _: True)
+    assert sum(pauses) / 200 > 6
 
 
 def _answered(status: int) -> Any:
