@@ -140,6 +140,9 @@ class Database:
                 "autoinstall_known_extensions": "false",
                 "autoload_known_extensions": "false",
                 "allow_community_extensions": "false",
+                # In several releases, filters made of one side of a join for the other side omitted
+                # rows, or let wrong rows through below a LIMIT.
+                "disabled_optimizers": "join_filter_pushdown",
                 # Rows have no order, unless a relation sorts them.
                 "preserve_insertion_order": "false",
                 # Frees the memory of a query within seconds: processes with tasks may come next.

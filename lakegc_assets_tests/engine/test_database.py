@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
 
@@ -61,6 +62,25 @@ def test_a_duckdb_that_omits_rows_is_refused() -> None:
         Database(1 << 28, PlanCache(None), version="1.5.2")
     for version in ("1.5.3", "1.5.6", "2.0.0.dev7", "2.0.0"):
         require_right_answers(version)
+
+
+def test_no_filter_of_one_side_of_a_join_reaches_the_other(tmp_path: Path) -> None:
+    """With such filters DuckDB 1.5.6 may find rows that are not among the first ones."""
+    connection = open_database(1 << 28).connection
+    ((turned_off,),) = connection.execute(
+        "SELECT current_setting('disabled_optimizers')"
+    ).fetchall()
+    assert turned_off == "join_filter_pushdown"
+    numbers = range(100_000)
+    all_of = pa.table({"k": numbers, "place": [i * 7919 % len(numbers) for i in numbers]})
+    pq.write_table(all_of, tmp_path / "all")
+    pq.write_table(pa.table({"k": range(20_000, 30_000, 10)}), tmp_path / "some")
+    ((found,),) = connection.execute(
+        "SELECT count(*) FROM "
+        f"(FROM read_parquet('{tmp_path / 'all'}') ORDER BY place LIMIT 5000) "
+        f"JOIN read_parquet('{tmp_path / 'some'}') USING (k)"
+    ).fetchall()
+    assert found == sum(i * 7919 % len(numbers) < 5000 for i in range(20_000, 30_000, 10))
 
 
 @pytest.fixture
