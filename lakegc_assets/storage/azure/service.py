@@ -58,7 +58,7 @@ _CODE: Final = re.compile(r"<Code>([^<]*)")
 class AzureService(HttpClient):
     """One account, whose URL has no slash at its end, and the properties that its answers showed.
 
-    ``starts_from_names`` is False once the account has refused to start a listing at a name.
+    ``starts_from_names`` is None until a listing shows whether it can start at a name.
     ``hierarchical`` is None until a blob shows whether the account has a hierarchical namespace,
     and ``versioned`` None until a write shows whether versioning is on now.
     """
@@ -73,7 +73,7 @@ class AzureService(HttpClient):
         self._present = present
         self.account = account
         self.url = url
-        self.starts_from_names = True
+        self.starts_from_names: bool | None = None
         self.hierarchical: bool | None = None
         self.versioned: bool | None = None
         self._delegation: Delegation | None = None

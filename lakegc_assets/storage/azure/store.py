@@ -5,8 +5,8 @@ in byte order: a flat account compares names as 16-bit characters (see ``pages.i
 account with a hierarchical namespace is listed directory by directory, and each directory is held
 in memory. A directory without objects is not listed.
 
-Names at which listings start are absolute, "a fully qualified path within the container":
-https://learn.microsoft.com/dotnet/api/azure.storage.blobs.models.getblobsoptions.startfrom
+A name at which a listing starts is "a fully qualified path within the container":
+https://learn.microsoft.com/dotnet/api/azure.storage.blobs.models.getblobsbyhierarchyoptions.startfrom
 """
 
 from __future__ import annotations
@@ -214,16 +214,44 @@ class AzureStore(AzureVersions):
 
     def _page(self, query: Mapping[str, str], start: str | None) -> requests.Response:
         """Read one page, from a name on if the service can start there."""
+        if start is not None and self._can_start(query):
+            answer = self._page_from(query, start)
+            if answer is not None:
+                return answer
+        return self.service.send("GET", self._target(query))
+
+    def _can_start(self, query: Mapping[str, str]) -> bool:
+        """True if a listing can start at a name below its prefix; tried once, at the first blob.
+
+        A service that read the name relative to the prefix would skip blobs.
+        """
         service = self.service
-        if start is not None and service.starts_from_names:
-            url = self._target({**query, "startFrom": start})
-            try:
-                return service.send("GET", url, {"x-ms-version": VERSION_OF_START_FROM})
-            except HttpFailure as failure:
-                if failure.status != _BAD_REQUEST:
-                    raise
-                service.starts_from_names = False
-        return service.send("GET", self._target(query))
+        if "prefix" not in query:
+            return service.starts_from_names is not False
+        if service.starts_from_names is None:
+            one = {**query, "maxresults": "1"}
+            one.pop("marker", None)
+            first = self._first_name(service.send("GET", self._target(one)))
+            again = self._page_from(one, first) if first else None
+            if again is not None:
+                service.starts_from_names = self._first_name(again) == first
+        return bool(service.starts_from_names)
+
+    def _first_name(self, answer: requests.Response) -> str | None:
+        """The name of the first object of a page; None without one."""
+        names = read_page(answer.content, self._url).objects["key"]
+        return names[0].as_py() if len(names) else None
+
+    def _page_from(self, query: Mapping[str, str], start: str) -> requests.Response | None:
+        """Read a page from a name on; None if the service does not know how."""
+        url = self._target({**query, "startFrom": start})
+        try:
+            return self.service.send("GET", url, {"x-ms-version": VERSION_OF_START_FROM})
+        except HttpFailure as failure:
+            if failure.status != _BAD_REQUEST:
+                raise
+        self.service.starts_from_names = False
+        return None
 
 
 def _have_types(blobs: ET.Element) -> bool | None:

@@ -2,7 +2,8 @@
 
 MinIO can exclude prefixes from the versioning of a bucket: below them, objects are written and
 deleted as if versioning were suspended, and the status of the bucket stays ``Enabled``. botocore
-does not know this part of the answer.
+does not know this part of the answer. (``ExcludeFolders`` concerns only keys that end in a slash,
+which lakeFS does not write.)
 
 Format: https://github.com/minio/minio/blob/master/docs/bucket/versioning/README.md
 """
