@@ -31,10 +31,11 @@ def _configuration(*excluded: str, status: str = "Enabled") -> str:
     [
         ([], "versions"),
         (["other/", "nsx/"], "versions"),
-        (["ns/other/*/_temporary/"], "nothing"),
+        (["*/_temporary/", "ns/*/_tmp/"], "versions"),
+        (["*/_temporary/", "*/temporary/"], "nothing"),
+        (["*/_temporary"], "nothing"),
         (["other/", "ns/data/"], "nothing"),
         (["n"], "nothing"),
-        (["*/_temporary/"], "nothing"),
         ([""], "nothing"),
     ],
 )
@@ -48,6 +49,12 @@ def test_a_namespace_with_an_excluded_prefix_promises_no_undo(
     assert ("are excluded from the versioning" in found.notice) == (kind == "nothing")
 
 
+def test_a_namespace_below_a_folder_of_spark_promises_no_undo(script: Script) -> None:
+    rules = Answer(body=f"<LifecycleConfiguration {SPACE}/>")
+    script.answers = [Answer(body=_configuration("*/_temporary/")), rules]
+    assert open_store("s3://bkt/a/_temporary/ns", script.config()).recovery().kind == "nothing"
+
+
 def test_a_suspended_bucket_is_suspended_whatever_it_excludes(script: Script) -> None:
     script.answers = [Answer(body=_configuration("ns/", status="Suspended"))]
     found = open_store("s3://bkt/ns", script.config()).recovery()
@@ -56,14 +63,14 @@ def test_a_suspended_bucket_is_suspended_whatever_it_excludes(script: Script) ->
 
 
 @pytest.mark.stores
-@pytest.mark.parametrize("excluded", ["{}data/", "{}", "{}*/gone", "other/"])
+@pytest.mark.parametrize("excluded", ["{}data/", "{}", "{}*/gone", "other/", "*/_temporary/"])
 def test_minio_keeps_nothing_of_what_is_deleted_below_an_excluded_prefix(
     minio_server: Server, excluded: str
 ) -> None:
     bucket = Bucket(minio_server.endpoint, versioned(minio_server.endpoint))
     _put_versioning(bucket, _configuration(excluded.format(bucket.prefix)))
     lost = bucket.lose("data/slice/gone")
-    comes_back = excluded == "other/"
+    comes_back = excluded in {"other/", "*/_temporary/"}
     assert bucket.store.recovery().kind == ("versions" if comes_back else "nothing")
     assert probe_recovery(bucket.store, "_lakefs/probe-", None) == bucket.store.recovery()
     assert bucket.store.data_protection().held is (True if comes_back else None)

@@ -19,6 +19,8 @@ from lakegc_assets.storage.s3.listing import parse
 
 _EXCLUDED: Final = "LakegcExcludedPrefixes"
 _WILDCARD: Final = re.compile(r"[*?]")
+#: A folder in a pattern that lakeFS gives to no object, such as Spark's ``_temporary``.
+_FOREIGN_FOLDER: Final = re.compile(r"(?<=/)_[^/*?]*(?=/)")
 
 
 def keep_exclusions(
@@ -41,7 +43,15 @@ def status_below(answer: Any, prefix: str) -> str:  # noqa: ANN401 - botocore's 
     objects may be excluded from it.
     """
     status = str(answer.get("Status", "")).lower()
-    starts = (_WILDCARD.split(pattern)[0] for pattern in answer.get(_EXCLUDED, ()))
-    if status == "enabled" and any(overlap(start, prefix) for start in starts):
+    patterns = answer.get(_EXCLUDED, ())
+    if status == "enabled" and any(_may_match(pattern, prefix) for pattern in patterns):
         return "excluded"
     return status
+
+
+def _may_match(pattern: str, prefix: str) -> bool:
+    """True if lakeFS may give an object below a prefix a name that an excluded prefix matches."""
+    folders = prefix.split("/")
+    return overlap(_WILDCARD.split(pattern)[0], prefix) and all(
+        folder in folders for folder in _FOREIGN_FOLDER.findall(pattern)
+    )
