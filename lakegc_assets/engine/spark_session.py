@@ -81,8 +81,16 @@ def _hashed_joins(tasks: int) -> dict[str, str]:
     return {f"spark.sql.adaptive.{name}": most for name in names}
 
 
+#: By default PySpark tells the JVM, for each operation on a column, the line of the program that
+#: makes it, and the JVM adds its own stack trace, for the messages of errors in queries. No message
+#: of this package shows them.
+_UNTRACED: Final = {
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
+}
 #: Settings of a session on this machine, if Spark is not configured.
 LOCAL: Final = {
+    **_UNTRACED,
     "spark.master": "local[*]",
     "spark.app.name": "lakegc",
     # Joins spill beyond it.
@@ -91,6 +99,8 @@ LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # The form of the plan that each query writes for the UI, which is off.
+    "spark.sql.ui.explainMode": "simple",
     OPTIONS: f"{_LOG} {FAST}",
     # Enough partitions that some ten million rows are hashed, not sorted.
     "spark.sql.shuffle.partitions": "200",
@@ -100,6 +110,7 @@ LOCAL: Final = {
 }
 #: The settings that are useful on a cluster, too.
 _ANYWHERE: Final = {
+    **_UNTRACED,
     **_hashed_joins(1),
     **{name: LOCAL[name] for name in ("spark.app.name", "spark.ui.showConsoleProgress")},
     OPTIONS: _LOG,
