@@ -98,8 +98,9 @@ class SparkBackedSession(Session):
         self._most_rows = 0
         self._verified = VerifiedFiles()
         self._log = log or logging.getLogger("lakegc")
-        #: The values for many rows of the settings in ``FOR_FEW_ROWS``.
+        #: The values for many rows of the settings in ``FOR_FEW_ROWS``; and those that are set.
         self._usual: Mapping[str, str] = {}
+        self._chosen: Mapping[str, str] | None = None
 
     @cached_property
     def _spark(self) -> SparkSession:
@@ -117,6 +118,11 @@ class SparkBackedSession(Session):
     @cached_property
     def _code(self) -> str:
         return code_of_tasks(self._spark)
+
+    @property
+    def _has_few_rows(self) -> bool:
+        """True if no frame of this session has more than a few rows."""
+        return self._most_rows <= _FEW_ROWS
 
     @property
     def _is_on_this_machine(self) -> bool:
@@ -169,9 +175,15 @@ class SparkBackedSession(Session):
     def write(
         self, frame: DataFrame, url: str, folder: str, schema: pa.Schema, what: str
     ) -> list[Part]:
-        """See ``Session``."""
+        """See ``Session``; few rows are written here, as that takes less than a task in Python."""
+        selected = frame.select(*schema.names)
+        if self._has_few_rows and self._is_on_this_machine:
+            # A join of few rows may have many.
+            found = self._run(what, selected.limit(_FEW_ROWS + 1).toArrow)
+            if found.num_rows <= _FEW_ROWS:
+                return write_tables(self._open(url), folder, schema, [found])
         task = partial(_write_parts, self._code, self._open, url, folder, schema)
-        written = frame.select(*schema.names).mapInArrow(task, _PART)
+        written = selected.mapInArrow(task, _PART)
         # Classic PySpark takes a broken connection to its JVM for the end of the rows.
         end = self._spark.range(0, 1, 1, 1).selectExpr(*_END)
         rows = self._run(what, written.union(end).collect)
@@ -203,9 +215,11 @@ class SparkBackedSession(Session):
     def _run(self, what: str, job: Callable[[], R]) -> R:
         if _is_classic(self._spark):
             # An unset setting has Spark's own default, not the value of the context.
-            few = self._most_rows <= _FEW_ROWS
-            for name, value in (FOR_FEW_ROWS if few else self._usual).items():
-                self._spark.conf.set(name, value)
+            wanted = FOR_FEW_ROWS if self._has_few_rows else self._usual
+            if wanted is not self._chosen:
+                for name, value in wanted.items():
+                    self._spark.conf.set(name, value)
+                self._chosen = wanted
         try:
             found = run_job(self._spark, what, job, self._log)
         except LakegcError:

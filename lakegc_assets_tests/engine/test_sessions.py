@@ -10,18 +10,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, ArithmeticException
+from pyspark.errors.utils import is_debugging_enabled
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import TimestampType
 
 from lakegc_assets.engine import embedded, spark_frames
 from lakegc_assets.engine.database import Database, open_database
-from lakegc_assets.engine.datasets import Part, read_part, write_part
+from lakegc_assets.engine.datasets import Part, read_part, write_part, write_tables
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.engine.relation import F, Window, relation, union_all
@@ -114,6 +115,46 @@ def test_nothing_is_written_of_an_empty_frame(frames: Frames, store: ObjectStore
     nothing = frames.session.read(Dataset(store.url, [], SCHEMA))
     assert frames.session.collect(nothing, SCHEMA, "a test").num_rows == 0
     assert frames.session.write(nothing, store.url, "out/", SCHEMA, "a test") == []
+
+
+@pytest.mark.conformance
+def test_few_rows_are_written_without_a_task_in_python(
+    spark: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here: list[str] = []
+
+    def write(*given: Any) -> list[Part]:
+        here.append(given[1])
+        return write_tables(*given)
+
+    monkeypatch.setattr(spark_frames, "write_tables", write)
+    store = open_store(str(tmp_path))
+    with SparkBackedSession(spark, open_store) as session:
+        few = session.create(rows(10))
+        (part,) = session.write(few, store.url, "few/", SCHEMA, "a test")
+        assert read_part(store, part).equals(rows(10))
+        many = session.read(Dataset(store.url, [write_part(store, "some/", rows(30_000))], SCHEMA))
+        session.write(many, store.url, "many/", SCHEMA, "a test")
+    assert here == ["few/"]
+
+
+def test_few_rows_may_be_joined_to_many(frames: Frames, store: ObjectStore) -> None:
+    some = frames.session.create(rows(200))
+    others = frames.session.create(rows(200).select(["odd"]))
+    both = some.join(others, "odd")
+    written = frames.session.write(both, store.url, "out/", SCHEMA, "a test")
+    assert sum(part.rows for part in written) == 200 * 100
+    twice = frames.session.write(
+        union_all(both, both.limit(1)), store.url, "out/", SCHEMA, "a test"
+    )
+    assert sum(part.rows for part in twice) == 200 * 100 + 1
+
+
+@pytest.mark.conformance
+def test_operations_on_columns_are_not_traced(spark: Session) -> None:
+    """Each of them would ask the JVM five times more."""
+    spark()
+    assert not is_debugging_enabled()
 
 
 @pytest.mark.conformance
