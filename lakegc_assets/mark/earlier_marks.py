@@ -164,20 +164,21 @@ def latest_marks(ctx: RunContext, read: dict[str, Manifest]) -> EarlierMarks:
     return EarlierMarks(ctx, found)
 
 
-def later_marks(ctx: RunContext, mark: Manifest) -> list[Manifest]:
+def later_marks(ctx: RunContext, mark: Manifest, read: dict[str, Manifest]) -> list[Manifest]:
     """The ``active_commits`` of other attempts, of any run, that may be later than a mark.
 
     An attempt is earlier if the mark has read it, directly or through other marks. For all others
     the times count. A mark that overlapped with this one counts as later. An unreadable mark is
     passed over with a warning, as by ``latest_marks``.
 
-    ``mark``: the ``active_commits`` of the present attempt of this run.
+    ``mark``: the ``active_commits`` of the present attempt of this run. ``read``: as in
+        ``latest_marks``.
 
     Raises:
         StorageError: the store did not answer.
     """
     found: dict[str, Manifest] = {}
-    for one in _marks(ctx, {}, but_present=True):
+    for one in _marks(ctx, read, but_present=True):
         if isinstance(one, IntegrityError):
             ctx.log.warning("passed over, with the rules that only that mark had: %s", one)
         else:

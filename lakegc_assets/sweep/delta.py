@@ -94,6 +94,7 @@ class DeltaMarks:
     Attributes:
         ctx: the run; ``take`` connects it.
         folder: folder of the sweep's files, relative to the attempt, with a slash at its end.
+        manifests: the manifests of other marks that were read (``latest_marks``).
         ranges: ranges that were read in addition to the mark's (range_id, entries).
     """
 
@@ -101,6 +102,7 @@ class DeltaMarks:
     chain: Mapping[str, Manifest]
     attempt: AttemptArtifacts
     folder: str
+    manifests: dict[str, Manifest] = field(default_factory=dict)
     ranges: pa.Table = field(init=False)
 
     def __post_init__(self) -> None:
@@ -204,7 +206,7 @@ class DeltaMarks:
         """Find the commits that are active by their age at the mark; only the HEADs on error."""
         ctx = self.ctx
         try:
-            liveness = find_liveness(ctx, start, self._marked, self._commits)
+            liveness = find_liveness(ctx, start, self._marked, self._commits, self.manifests)
         except LakegcError as error:
             if unread is None:
                 raise

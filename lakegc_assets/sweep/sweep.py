@@ -89,14 +89,15 @@ def sweep(
 def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
     started = ctx.clocks.now()
     attempt, chain = unswept_mark(ctx)
-    ctx, marked = _with_settings_of_marks(ctx, chain), chain["deletion_candidates"]
+    manifests: dict[str, Manifest] = {}
+    ctx, marked = _with_settings_of_marks(ctx, chain, manifests), chain["deletion_candidates"]
     space = Workspace(ctx, attempt, f"{ASSET}/{lease.sweep}/")
     candidates = marked_in_order(ctx, attempt, marked, f"{space.folder}marked/")
     recorded = LedgerState(space, candidates)
     backup, not_in_backup = spare_what_is_not_backed_up(recorded, chain, lease.sweep)
     began = ctx.connections.store().server_time()
     means, recovery = _capabilities(recorded, lease, began)
-    deltas = DeltaMarks(ctx, chain, attempt, space.folder)
+    deltas = DeltaMarks(ctx, chain, attempt, space.folder, manifests)
     rounds = Rounds(recorded, deltas, lease, means)
     look = partial(raise_alarm_if_needed, deltas, recorded)
     ending = Ending(ctx, attempt, recorded.gone, look)
@@ -125,12 +126,16 @@ def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
     return manifest
 
 
-def _with_settings_of_marks(ctx: RunContext, chain: Mapping[str, Manifest]) -> RunContext:
+def _with_settings_of_marks(
+    ctx: RunContext, chain: Mapping[str, Manifest], manifests: dict[str, Manifest]
+) -> RunContext:
     """Return a run in the mode of the mark that protects all that it and later marks protected.
 
     A later mark may have got its rules by an option that this sweep does not have.
+
+    ``manifests``: the cache of ``latest_marks``.
     """
-    later = [one.settings for one in later_marks(ctx, chain["active_commits"])]
+    later = [one.settings for one in later_marks(ctx, chain["active_commits"], manifests)]
     marks = [chain["deletion_candidates"].settings, *later]
     tags = ctx.settings.protect_tags or any(one.get("protect_tags") for one in marks)
     recorded = [*(one.settings for one in chain.values()), *later]
