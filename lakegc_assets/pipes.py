@@ -27,7 +27,7 @@ import dagster_pipes
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.failures import Stopped
 from lakegc_assets.defs.jobs import run_in_process
-from lakegc_assets.defs.names import WAITS_TAG, add_partition
+from lakegc_assets.defs.names import EXCEEDS_TAG, WAITS_TAG, add_partition
 from lakegc_assets.defs.run_on import RemoteRun, Report, event_message, of_error
 from lakegc_assets.errors import LakegcError
 
@@ -172,10 +172,10 @@ def _report_events(pipes: dagster_pipes.PipesContext, instance: dg.DagsterInstan
 
 
 def _tags(pipes: dagster_pipes.PipesContext, instance: dg.DagsterInstance) -> dict[str, str]:
-    """The tag that says what the run waits for, if the run has it."""
+    """The tags that say what the run waits for, if the run has them."""
     run = instance.get_run_by_id(pipes.run_id)
     found = run.tags if run is not None else {}
-    return {WAITS_TAG: found[WAITS_TAG]} if WAITS_TAG in found else {}
+    return {tag: found[tag] for tag in (WAITS_TAG, EXCEEDS_TAG) if tag in found}
 
 
 class _Forwarding(logging.Handler):

@@ -32,6 +32,7 @@ from lakegc_assets.defs.metadata import (
     shown_tables,
 )
 from lakegc_assets.defs.names import (
+    EXCEEDS_TAG,
     REPOSITORY,
     WAITS_TAG,
     first_tags,
@@ -61,7 +62,7 @@ from lakegc_assets.run.artifacts import LISTING, UNCOMMITTED
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
-from lakegc_assets.sweep.approval import approved, recorded_sweep, waits_for, when
+from lakegc_assets.sweep.approval import Wait, approved, recorded_sweep, waits_for, when
 from lakegc_assets.sweep.lease import back_up
 from lakegc_assets.sweep.ledger import SWEPT
 from lakegc_assets.sweep.status import recorded_try
@@ -244,8 +245,10 @@ def swept_set(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
         if manifest is not None:
             context.log.info("mark %s was %s: nothing is to be done", ctx.run, when(manifest))
         elif (waits := _waits(execution, ctx)) is not None:
-            context.log.warning("%s", waits)
-            context.instance.add_run_tags(context.run.run_id, {WAITS_TAG: tag_value(waits)})
+            context.log.warning("%s", waits.sentence)
+            tags = {WAITS_TAG: waits.sentence, EXCEEDS_TAG: waits.limits}
+            tags = {name: tag_value(said) for name, said in tags.items() if said}
+            context.instance.add_run_tags(context.run.run_id, tags)
             return
         else:
             manifest = sweep(approved(ctx), partial(_recorded_try, execution, ctx))
@@ -270,15 +273,16 @@ def _recorded_try(execution: Execution, given: RunContext, ctx: RunContext) -> I
     waits, share = _waits(execution, given), approved(given).settings.max_candidate_share
     if waits is not None or share < ctx.settings.max_candidate_share:
         raise RefusedError(
-            waits
-            or "the approval of a larger share was withdrawn, or has ended: approve the mark "
+            waits.sentence
+            if waits is not None
+            else "the approval of a larger share was withdrawn, or has ended: approve the mark "
             "again, with max_candidate_share"
         )
     with recorded_try(ctx):
         yield
 
 
-def _waits(execution: Execution, ctx: RunContext) -> str | None:
+def _waits(execution: Execution, ctx: RunContext) -> Wait | None:
     """The reason why a run that no person started must wait; None if it may sweep."""
     context = execution.context
     if not is_unattended(first_tags(context.instance, context.run)):

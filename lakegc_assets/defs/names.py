@@ -192,6 +192,8 @@ RETRIED_TAG: Final = "lakegc/retried"
 ASKED_TAG: Final = "lakegc/asked"
 #: Reason why a run ended after its mark without a sweep, as a sentence.
 WAITS_TAG: Final = "lakegc/waits"
+#: Limits that the mark of such a run exceeds; not set by older versions, nor for other reasons.
+EXCEEDS_TAG: Final = "lakegc/exceeds"
 
 #: Most characters of a tag.
 _TAG: Final = 600

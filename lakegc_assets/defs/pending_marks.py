@@ -13,11 +13,11 @@ from lakegc_assets.defs.automation_state import add_failing, failing_sensors
 from lakegc_assets.defs.collection import Collection, changes, remembered
 from lakegc_assets.defs.names import (
     ENDED,
+    EXCEEDS_TAG,
     REPOSITORY,
     REPOSITORY_TAG,
     RUN_TAG,
     WAITING,
-    WAITS_TAG,
     location_of,
     partition_key,
 )
@@ -31,7 +31,7 @@ from lakegc_assets.estate.repository_state import WAITING as WAITING_STATE
 from lakegc_assets.estate.run_state import REFUSED
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.command_line import command_line, in_dagster
-from lakegc_assets.sweep.approval import approving, reason_to_wait
+from lakegc_assets.sweep.approval import approving
 from lakegc_assets.wording import counted, human_bytes, minute
 
 #: Time after which a repository is read again although no run has changed: another machine may
@@ -187,7 +187,7 @@ def _notice(
     run = last.dagster_run if last else None
     size = sum(total["bytes"] for total in mark.facts["by_reason"].values())
     # The title says that it waits, and `what_to_do` how it is approved.
-    reason = reason_to_wait(run.tags.get(WAITS_TAG, "") if run else "")
+    reason = run.tags.get(EXCEEDS_TAG) if run else None
     why = f". It waits, {reason}" if reason else ""
     if standing.state == REFUSED:
         why = f". {standing.because}"

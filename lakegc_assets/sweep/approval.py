@@ -12,7 +12,7 @@ import json
 import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from lakegc_assets.checks.evaluation import (
     candidate_share_of,
@@ -253,9 +253,13 @@ def when(swept: Manifest) -> str:
     return f"swept on {swept.finished:%Y-%m-%d} at {swept.finished:%H:%M} UTC"
 
 
-#: In sentences about a mark that waits: between its name and the reason, and after the reason.
-_WAITS: Final = "waits for approval"
-_INSTRUCTIONS: Final = "read its report"
+class Wait(NamedTuple):
+    """The reason why a mark is not swept yet."""
+
+    #: With what a person can do.
+    sentence: str
+    #: The limits that the mark exceeds: "since …"; empty if it waits for another reason.
+    limits: str = ""
 
 
 @dataclass(frozen=True)
@@ -276,7 +280,7 @@ class Limits:
     required: str = "nothing"
 
 
-def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
+def waits_for(ctx: RunContext, mode: str, limits: Limits) -> Wait | None:
     """Return the reason why the published mark of a run waits; None if it may be swept now.
 
     ``mode``: one of ``MODES``; ``limits``: the limits of the mode ``auto``.
@@ -292,7 +296,7 @@ def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
         sweeping = command_line(
             "sweep", ctx.repository, "--run", ctx.run, settings=ctx.given_settings
         )
-        return (
+        return Wait(
             f"{name} is not swept, since `sweep` is `never`. To sweep it nevertheless: `{sweeping}`"
         )
     if not attempt.has("gc_report") or approval_of(attempt, ctx.clocks.now()) is not None:
@@ -305,18 +309,14 @@ def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
     if mode == "auto" and not because:
         return None
     how = how_to_approve(attempt.recorded("deletion_candidates"))
-    return f"{name} {_WAITS}{because}: {how}"
-
-
-def reason_to_wait(sentence: str) -> str:
-    """Return the limits that a sentence of ``waits_for`` names: "since …"; empty if it has none."""
-    return sentence.partition(f"{_WAITS}, ")[2].partition(f": {_INSTRUCTIONS}")[0]
+    since = f", {because}" if because else ""
+    return Wait(f"{name} waits for approval{since}: {how}", because)
 
 
 def how_to_approve(candidates: Manifest) -> str:
     """Return instructions for a person who has read the report of a mark."""
     return (
-        f"{_INSTRUCTIONS}, then run the job {in_dagster('gc_approve')} on its partition, or "
+        f"read its report, then run the job {in_dagster('gc_approve')} on its partition, or "
         f"`{command_line('approve', *approving(candidates))}`"
     )
 
@@ -327,7 +327,7 @@ def approving(candidates: Manifest) -> list[str]:
 
 
 def _exceeded_limits(ctx: RunContext, attempt: AttemptArtifacts, limits: Limits) -> str:
-    """Return the limits that a mark exceeds, as the rest of a sentence; empty if none."""
+    """Return the limits that a mark exceeds, as "since …"; empty if none."""
     report = attempt.manifest("gc_report")
     objects, size = report.facts["objects"], report.facts["bytes"]
     found = []
@@ -349,7 +349,7 @@ def _exceeded_limits(ctx: RunContext, attempt: AttemptArtifacts, limits: Limits)
     if limits.growth is not None and objects:
         found += _growth(ctx, report, limits.growth)
     found += _missing_means(ctx, limits.required)
-    return f", since {'; and '.join(found)}" if found else ""
+    return f"since {'; and '.join(found)}" if found else ""
 
 
 def _growth(ctx: RunContext, report: Manifest, growth: float) -> list[str]:

@@ -275,6 +275,11 @@ def test_automatic_sweeps_keep_to_their_limits(site: Site, daemon: Daemon) -> No
     beyond = run(daemon, "gc", "large", dagster__schedule_name="gc_schedule")
     assert beyond.success
     assert "it names 2 objects, the limit is 1" in (waits(daemon, beyond) or "")
+    found = daemon.instance.get_run_by_id(beyond.run_id)
+    assert found is not None
+    exceeds = found.tags["lakegc/exceeds"]
+    assert exceeds.startswith("since it names 33.3% of what was listed, the limit is 20%; ")
+    assert exceeds.endswith("; and it names 2 objects, the limit is 1")
     assert unharmed(site, "large")
 
 

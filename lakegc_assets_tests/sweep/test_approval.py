@@ -27,7 +27,6 @@ from lakegc_assets.sweep.approval import (
     approval_of,
     approve,
     approved,
-    reason_to_wait,
     recorded_sweep,
     waits_for,
     when,
@@ -93,7 +92,7 @@ def test_it_ends(lake: SmallLake, spark: Session) -> None:
     assert approval_of(attempt, given.at - timedelta(days=1)) is None
     waits = waits_for(later(ctx, _WEEK + timedelta(minutes=1)), "approved", _NO_LIMITS)
     assert waits is not None
-    assert waits.startswith(f"mark {RUN} of {REPOSITORY} waits for approval: ")
+    assert waits.sentence.startswith(f"mark {RUN} of {REPOSITORY} waits for approval: ")
 
 
 def test_it_is_withdrawn_and_stays_recorded(
@@ -177,7 +176,7 @@ def test_a_mark_that_was_made_again_is_not_approved_for_the_one_that_was_read(
     shutil.rmtree(attempt_folder(lake) / "approvals")
     said = waits_for(ctx, "approved", _NO_LIMITS)
     assert said is not None
-    assert f"`lakegc approve {REPOSITORY} --run {RUN} --digest {digest}`" in said
+    assert f"`lakegc approve {REPOSITORY} --run {RUN} --digest {digest}`" in said.sentence
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b'{"by": "Ada"}', b"[1]"])
@@ -323,12 +322,13 @@ def test_what_a_mark_waits_for(
 ) -> None:
     monkeypatch.setattr(LocalStore, "recovery", lambda _: Recovery("nothing", None, "none kept"))
     found = waits_for(lake.context(spark), mode, limits)
-    assert found is None if said is None else found is not None and said in found
-    # What a notice says of it: only the exceeded limits, without instructions.
-    reason = reason_to_wait(found or "")
-    assert reason.startswith("since ") == (mode == "auto" and said is not None)
-    assert "read its report" not in reason
-    assert said is None or mode != "auto" or said in reason
+    assert (found is None) == (said is None)
+    if found is not None and said is not None:
+        assert said in found.sentence
+        # What a notice says of it: only the exceeded limits, without instructions.
+        assert found.limits.startswith("since ") == (mode == "auto")
+        assert "read its report" not in found.limits
+        assert mode != "auto" or said in found.limits
 
 
 def test_a_mark_that_is_as_large_as_the_limits_keeps_them(lake: SmallLake, spark: Session) -> None:
@@ -358,7 +358,7 @@ def test_the_share_where_nothing_was_listed_is_of_what_heads_hold_too(
     assert waits_for(ctx, "auto", Limits(share=0.7)) is None
     said = waits_for(ctx, "auto", Limits(share=0.1))
     assert said is not None
-    assert "of what was looked at, or HEADs hold, the limit is 10%" in said
+    assert "of what was looked at, or HEADs hold, the limit is 10%" in said.sentence
 
 
 def test_a_store_that_gives_back_what_it_keeps_is_enough_where_undo_is_required(
@@ -377,8 +377,8 @@ def test_a_store_that_gives_back_what_it_keeps_is_enough_where_undo_is_required(
             assert said is not None
             # With trash_days 0 nothing is moved into the trash, and no probe is needed to know it.
             off = "trash_days is 0, so deleted files are not moved into the trash"
-            assert (off if kind == "trash" else "a deleted object did not come back") in said
-            assert ("as the store says" in said) == (kind != "trash")
+            assert (off if kind == "trash" else "a deleted object did not come back") in said.limits
+            assert ("as the store says" in said.limits) == (kind != "trash")
     assert waits_for(ctx, "auto", Limits(required="backup")) is not None
     assert lake.keys() == before
 
@@ -391,12 +391,12 @@ def test_growth_is_told_against_the_last_mark_that_was_swept(
     mark(ctx)
     said = waits_for(ctx, "auto", Limits(growth=1))
     assert said is not None
-    assert "no earlier mark was swept" in said
+    assert "no earlier mark was swept" in said.limits
     sweep(lake.context(spark))
     assert waits_for(ctx, "auto", Limits(growth=1)) is None
     said = waits_for(ctx, "auto", Limits(growth=0.5))
     assert said is not None
-    assert f"more than 0.5 times the {manifest_rows(lake)} of mark {RUN}" in said
+    assert f"more than 0.5 times the {manifest_rows(lake)} of mark {RUN}" in said.limits
 
 
 def test_growth_is_not_told_against_a_sweep_that_was_undone(
@@ -410,7 +410,8 @@ def test_growth_is_not_told_against_a_sweep_that_was_undone(
     restore(lake.context(spark), Choice(everything=True))
     said = waits_for(ctx, "auto", Limits(growth=1))
     assert said is not None
-    assert "no earlier mark was swept, except for marks whose objects were all restored" in said
+    expected = "no earlier mark was swept, except for marks whose objects were all restored"
+    assert expected in said.limits
 
 
 def test_restored_objects_do_not_count_in_growth(lake: SmallLake, spark: Session) -> None:
@@ -425,4 +426,4 @@ def test_restored_objects_do_not_count_in_growth(lake: SmallLake, spark: Session
     assert said is not None
     assert (
         f"more than 1 times the {manifest_rows(lake) - 1} of mark {RUN} that were not restored"
-    ) in said
+    ) in said.limits
