@@ -309,7 +309,7 @@ def standing_of(
     states, marks = found.states, found.marks
     state, because, run = _state(repository, runs, found, mode, now)
     objects, size = _held(runs, states)
-    garbage, garbage_size = _garbage(marks[-1], states) if marks else (None, None)
+    garbage, garbage_size = _garbage(marks[-1], found) if marks else (None, None)
     freed = (
         Freed(name, one.recorded, *one.deleted)
         for name, one in states.items()
@@ -387,11 +387,11 @@ def _held(
     return None, None
 
 
-def _garbage(last: RunManifests, states: Mapping[str, RunState]) -> Total:
-    """Objects of the last mark that its sweeps have not finished with."""
-    if last.swept is not None or last.report is None:
+def _garbage(last: RunManifests, found: Runs) -> Total:
+    """Objects of the last mark that no sweep has finished with."""
+    if last.swept is not None or last.report is None or _swept_twin(last, found):
         return NOTHING
-    facts, state = last.report.facts, states.get(last.attempt.run)
+    facts, state = last.report.facts, found.states.get(last.attempt.run)
     objects, size = NOTHING if state is None else state.done
     return Total(facts["objects"] - objects, facts["bytes"] - size)
 
@@ -412,11 +412,28 @@ def _state(
         return UNREADABLE, f"run {newest.run} cannot be read: {_said(newest.error)}", newest.run
     if last is None:
         return NEVER_RUN, "no run has left artifacts", None
+    last = _swept_twin(last, found) or last
     state, because = _of(last, found.state(last), mode, now)
     if unread:
         count = "1 earlier run" if len(unread) == 1 else f"{len(unread)} earlier runs"
         because += f" ({count} cannot be read, for example {unread[0].run})"
     return state, because, last.attempt.run
+
+
+def _swept_twin(last: RunManifests, found: Runs) -> RunManifests | None:
+    """The mark of the same objects whose sweep has left none of them to a mark that waits.
+
+    ``last``: a mark that was not swept. Its objects were listed before that sweep ended.
+    """
+    if last.candidates is None or last.begun or last.swept is not None:
+        return None
+    for one in found.read:
+        if one.swept is None or one.swept.finished < last.candidates.started:
+            continue
+        same = one.swept.digest == last.candidates.digest
+        if same and found.state(one).gone.objects == last.candidates.rows > 0:
+            return one
+    return None
 
 
 def _on_hold(

@@ -19,7 +19,16 @@ from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.alarm import MISSING
 from lakegc_assets.sweep.approval import Approval
-from lakegc_assets_tests.left import BEGAN, begun, checked, finish, marked, root_at, swept
+from lakegc_assets_tests.left import (
+    BEGAN,
+    begun,
+    checked,
+    finish,
+    manifest_of,
+    marked,
+    root_at,
+    swept,
+)
 
 _NOW = BEGAN + timedelta(days=30)
 
@@ -75,6 +84,43 @@ def test_a_mark_waits_unless_nobody_waits_for_it(root: ArtifactRoot) -> None:
     assert look(root, "never").state == "marked"
     marked(root, "repo", "m2", 7, objects=0)
     assert (look(root).state, look(root).garbage) == ("marked", 0)
+
+
+def _of_40(attempt: AttemptArtifacts, asset: str, day: float, digest: str, **facts: Any) -> None:
+    """A manifest of an asset that is about 40 objects."""
+    manifest = manifest_of(attempt, asset, day, {"listed": 100, "listed_bytes": 10_000, **facts})
+    attempt.finish(replace(manifest, rows=40, digest=digest))
+
+
+@pytest.mark.parametrize(
+    ("digest", "swept_on", "outcomes", "state", "garbage"),
+    [
+        ("40-ab", 2, {"deleted": 39, "already_missing": 1}, "swept", 0),
+        # One object was spared, and is left to the mark that waits.
+        ("40-ab", 2, {"deleted": 39, "spared": 1}, "waiting for approval", 40),
+        ("40-cd", 2, {"deleted": 40}, "waiting for approval", 40),
+        # What is listed after a sweep exists again.
+        ("40-ab", 0.5, {"deleted": 40}, "waiting for approval", 40),
+    ],
+)
+def test_a_mark_waits_no_more_if_another_sweep_has_deleted_its_objects(
+    root: ArtifactRoot,
+    digest: str,
+    swept_on: float,
+    outcomes: dict[str, int],
+    state: str,
+    garbage: int,
+) -> None:
+    for run, day in (("m1", 0), ("m2", 1)):
+        attempt = begun(root, "repo", run, day)
+        _of_40(attempt, "deletion_candidates", day, "40-ab", spared={})
+        finish(attempt, "gc_report", day, {"objects": 40, "bytes": 4000})
+    attempt = root.attempt("repo", "m1")
+    told = {name: {"objects": n, "bytes": 100 * n} for name, n in outcomes.items()}
+    _of_40(attempt, "swept_set", swept_on, digest, outcomes=told)
+    found = look(root)
+    assert (found.state, found.garbage) == (state, garbage)
+    assert found.run == ("m1" if state == "swept" else "m2")
 
 
 def test_a_mark_of_another_version_waits_for_no_approval(root: ArtifactRoot) -> None:
