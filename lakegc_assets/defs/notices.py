@@ -169,6 +169,16 @@ def _failed_checks(instance: dg.DagsterInstance, run_id: str) -> dict[str, str]:
     }
 
 
+def _digest(instance: dg.DagsterInstance, run: dg.DagsterRun, names: Names) -> list[str]:
+    """The option that approves exactly the candidates of a run; empty if it has recorded none."""
+    entries = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
+    for event in (entry.dagster_event for entry in reversed(entries)):
+        if event is not None and event.asset_key == names.key("deletion_candidates"):
+            found = event.step_materialization_data.materialization.metadata.get("digest")
+            return ["--digest", str(found.value)] if found is not None else []
+    return []
+
+
 def _checks_in(error: str) -> dict[str, str]:
     """The findings of failed checks in the error of a run that evaluates them in one step."""
     lines = (line.partition(": ") for line in error.splitlines())
@@ -189,8 +199,8 @@ def _what_to_do(
     if transient and resumed:
         return f"nothing yet: the sensor {sensor} tries it once more in five minutes"
     if failed == {APPROVABLE} and repository is not None and mark is not None:
-        share = ("--max-candidate-share", "SHARE")
-        approving = command_line("approve", repository, "--run", mark, *share)
+        options = [*_digest(instance, run, names), "--max-candidate-share", "SHARE"]
+        approving = command_line("approve", repository, "--run", mark, *options)
         return (
             "look at some of its objects with `lakegc why`. If the mark is right, "
             f"`{approving}`; else correct the retention rules"
