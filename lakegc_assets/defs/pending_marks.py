@@ -1,7 +1,7 @@
 """``gc_waiting``: the list of marks that wait for a person, and a notice about each of them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
@@ -66,9 +66,12 @@ def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
         moment, memory = collection.now(), remembered(context)
         outbox = Outbox(ways_of(collection.notices), memory.get("pending", {}), moment)
         listed = set(context.instance.get_dynamic_partitions(names.of(WAITING)))
-        # Another code location may have listed marks of another server.
         before = memory.get("listed", memory.get("told", []))  # as older versions called it
+        # Another code location may have listed marks of another server.
         ours = listed.intersection(before)
+        if not memory:
+            # The first tick, perhaps since a person has reset the cursor.
+            ours = _with_artifacts(collection.of(context).root, listed)
         known = sorted(context.instance.get_dynamic_partitions(names.of(REPOSITORY)))
         turns = RoundRobin(names.of("gc_waiting"), memory, moment)
         turns.put_changed_first(context.instance)
@@ -105,6 +108,20 @@ def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
         )
 
     return waiting
+
+
+def _with_artifacts(root: ArtifactRoot, keys: Iterable[str]) -> set[str]:
+    """The partition keys whose runs have artifacts here."""
+    runs: dict[str, list[str]] = {}
+    for repository, _, run in (key.partition("|") for key in keys):
+        runs.setdefault(repository, []).append(run)
+    found = set[str]()
+    for repository, marks in runs.items():
+        with suppress(LakegcError):
+            found |= {
+                f"{repository}|{run}" for run in set(marks).intersection(root.runs(repository))
+            }
+    return found
 
 
 def _look(

@@ -37,6 +37,7 @@ from lakegc_assets_tests.cli.calling import lakegc
 from lakegc_assets_tests.defs import running
 from lakegc_assets_tests.defs.daemon import Daemon
 from lakegc_assets_tests.defs.running import instance_of
+from lakegc_assets_tests.left import begun
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.site import Site
 
@@ -193,6 +194,22 @@ def test_a_mark_that_waits_is_listed_and_reported_once(
     rows.with_name("gone").rename(rows)
     assert len(posted) == 1
     assert marked.success
+
+
+@pytest.mark.usefixtures("marked")
+def test_a_sensor_without_its_cursor_takes_back_what_it_has_listed(
+    site: Site, daemon: Daemon
+) -> None:
+    """Else a mark that was swept since would stay in the list for ever."""
+    assert waiting(daemon) == [f"approved|{_RUN}"]
+    # The one has artifacts and waits no more, the other one is of another server.
+    over, foreign = f"over|{_RUN}", f"elsewhere|{_RUN}"
+    begun(site.root, "over", _RUN)
+    daemon.instance.add_dynamic_partitions("waiting", [over, foreign])
+    daemon.cursors.pop("gc_waiting")
+    assert sorted(waiting(daemon)) == [f"approved|{_RUN}", foreign]
+    daemon.instance.delete_dynamic_partition("waiting", foreign)
+    site.root.open("over", _RUN).delete_many(["attempt.json"])
 
 
 @pytest.mark.usefixtures("marked")
