@@ -101,7 +101,8 @@ LOCAL: Final = {
     "spark.ui.showConsoleProgress": "false",
     # The form of the plan that each query writes for the UI, which is off.
     "spark.sql.ui.explainMode": "simple",
-    OPTIONS: f"{_LOG} {FAST}",
+    # PySpark may wait for ever for the rows of a thread that has died for want of memory.
+    OPTIONS: f"{_LOG} {FAST} -XX:+ExitOnOutOfMemoryError",
     # Enough partitions that some ten million rows are hashed, not sorted.
     "spark.sql.shuffle.partitions": "200",
     **_hashed_joins(os.cpu_count() or 1),

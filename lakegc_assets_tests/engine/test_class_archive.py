@@ -97,6 +97,11 @@ def test_options_of_a_user_are_taken_alone(tmp_path: Path, monkeypatch: pytest.M
     assert session_settings()[OPTIONS] == "-XX:+UseG1GC"
 
 
+def test_a_jvm_of_ours_does_not_live_on_without_memory() -> None:
+    """PySpark might wait for ever for the rows of a thread that has died."""
+    assert "-XX:+ExitOnOutOfMemoryError" in LOCAL[OPTIONS].split()
+
+
 def test_a_jvm_says_nothing_of_an_archive_that_it_cannot_use() -> None:
     place().write_bytes(b"no archive at all" * 1000)
     java = Path(
