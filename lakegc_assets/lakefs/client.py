@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from datetime import datetime, timezone
 from time import monotonic, sleep
 from typing import TypeVar
@@ -15,11 +14,9 @@ from typing import TypeVar
 import requests
 
 from lakegc_assets.lakefs.errors import (
-    LakeFSError,
     NoRulesError,
     NotFoundError,
     PrepareCommitsFailedError,
-    ServerError,
     TimedOutError,
     UnexpectedAnswerError,
 )
@@ -35,7 +32,6 @@ from lakegc_assets.lakefs.models import (
 from lakegc_assets.lakefs.reads import LakeFSReads
 from lakegc_assets.lakefs.transport import parse
 
-_MISSING_COMMIT = re.compile(r"(?:commit not found:|commit ID) ([0-9a-f]{64})")
 _START_OF_COMMIT_ID = re.compile(r"[0-9a-fA-F]{1,64}")
 Status = TypeVar("Status", bound=TaskStatus)
 FIRST_POLL_S = 0.1
@@ -68,35 +64,11 @@ class LakeFSClient(LakeFSReads):
     def prepare_commits(self, repository: str) -> PreparedCommits:
         """Make the server compute its active commits and write them to the namespace.
 
+        Read the commits behind all HEADs before: from 1.76 to 1.84 at least, the whole server ends
+        with a panic if it does not find one of them.
+
         Raises NoRulesError, PrepareCommitsFailedError, ReadOnlyRepositoryError and TimedOutError.
         """
-        try:
-            return self._prepared_in_the_end(repository)
-        except (PrepareCommitsFailedError, ServerError) as error:
-            self._name_lost_head(repository, error)
-            raise
-
-    def _name_lost_head(self, repository: str, error: LakeFSError) -> None:
-        """Name in an error the branch that points to a commit that lakeFS does not find, if any.
-
-        A branch may be created from, or set to, the id of a commit in the ten minutes after a
-        cherry-pick of that commit. It then points to a commit that does not exist.
-        """
-        missing = _MISSING_COMMIT.search(str(error))
-        name = None
-        # The first error matters more than an error of this search.
-        with suppress(LakeFSError):
-            name = self._name_of(repository, missing[1]) if missing else None
-        if missing and name:
-            advice = (
-                f"{name!r} of {repository!r} points to commit {missing[1]}, which the "
-                "server does not find. Run again in ten minutes, when it has read anew what was "
-                "cherry-picked. If nothing can be read by that name even then, lakeFS has made it "
-                "from the id of a commit that was just cherry-picked: delete it"
-            )
-            error.args = (f"{error}. {advice}",)
-
-    def _prepared_in_the_end(self, repository: str) -> PreparedCommits:
         attempt = 1
         while True:
             try:
@@ -104,9 +76,7 @@ class LakeFSClient(LakeFSReads):
             except NoRulesError:
                 raise
             except PrepareCommitsFailedError as error:
-                # Before 1.39 the task fails if a commit is added meanwhile (lakeFS #8261). Since
-                # 1.76 all tasks of a server share one local database, and the first task to end
-                # removes it.
+                # Before 1.39 the task fails if a commit is added meanwhile (lakeFS #8261).
                 pause = self._pause(attempt, error, 0.0)
                 if pause is None or attempt == _TASKS:
                     raise

@@ -57,6 +57,11 @@ _UNREAD = (
     "Run again: lakeFS may not find a commit that was cherry-picked until it reads it again, after "
     "ten minutes"
 )
+_LOST_HEAD = (
+    "{!r} of {!r} points to commit {}, which the server does not find. Run again in ten minutes, "
+    "when it has read anew what was cherry-picked. If nothing can be read by that name even then, "
+    "lakeFS has made it from the id of a commit that was just cherry-picked: delete it"
+)
 Item = TypeVar("Item")
 
 
@@ -227,7 +232,13 @@ class LakeFSReads(Transport):
                     error.args = (f"{error}. {_UNREAD}",)
                 raise
             behind = self._log(repository, name, ref, first_parent=first_parent)
-            first = next(behind)
+            try:
+                first = next(behind)
+            except NotFoundError as lost:
+                # A branch may be created from, or set to, the id of a commit in the ten minutes
+                # after a cherry-pick of that commit. It then points to one that does not exist.
+                lost.args = (f"{lost}. {_LOST_HEAD.format(name, repository, ref)}",)
+                raise
             # The branch may have moved since it was listed.
             if first.id != ref:
                 raise

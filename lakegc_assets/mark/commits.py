@@ -282,6 +282,8 @@ def find_liveness(
     rules = None if raw_rules is None else Rules.parse(raw_rules)
     read_at = ctx.clocks.now()
     heads_before = read_heads(ctx.client, ctx.repository, refs.branches)
+    # Before lakeFS makes its list: a server that does not find one of them ends with a panic.
+    commits = {**known, **_read_commits(ctx, heads_before.values(), known)}
     listed = _Listed() if rules is None else _listed(ctx)
     heads = read_heads(ctx.client, ctx.repository, heads_before)
     if rules is not None:
@@ -302,7 +304,7 @@ def find_liveness(
     roots += listed.metaranges
     if retain.reads_all_commits:
         roots += earlier_commits(ctx, manifests)
-    commits = {**known, **_read_commits(ctx, roots, known)}
+    commits |= _read_commits(ctx, roots, commits)
     _require_same_metaranges(listed, commits)
     if rules is None:
         everything = {commit: Reason(None, "no rules") for commit in commits}

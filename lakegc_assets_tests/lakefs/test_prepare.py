@@ -87,20 +87,6 @@ def test_an_older_server_is_asked_in_the_older_way(
     assert server.asked("POST", f"{GC}/prepare_commits")
 
 
-@pytest.mark.parametrize("name", ["main", None])
-def test_a_branch_to_a_commit_that_never_was_is_named(
-    server: ReplayServer, client: LakeFSClient, name: str | None
-) -> None:
-    """Recorded from lakeFS 0.113, which answers so for good."""
-    head = server.recording.refs[name] if name else "f" * 64
-    said = f"save garbage collection commits: find expired commits: commit not found: {head}"
-    server.has_async = False
-    server.overrides["POST", f"{GC}/prepare_commits"] = (500, {"message": said})
-    with pytest.raises(errors.ServerError, match=said) as caught:
-        client.prepare_commits("retention")
-    assert (f"{name!r} of 'retention' points to commit" in str(caught.value)) is bool(name)
-
-
 def test_a_missing_repository_is_not_an_older_server(
     server: ReplayServer, client: LakeFSClient
 ) -> None:

@@ -491,6 +491,22 @@ def test_a_metarange_in_the_list_that_is_not_the_commits_stops_the_run(
             find_active_commits(marked.ctx)
 
 
+def test_lakefs_makes_no_list_if_it_does_not_find_a_head(golden: Goldens, tmp_path: Path) -> None:
+    """Such a list ends the whole server with a panic, and again in each try of the mark."""
+    given = golden("retention")
+    marked = recorded.rewind(given.marked, tmp_path, "active_commits")
+    branches = given.server.recording.branches()
+    told = sorted([*branches, {"id": "lost", "commit_id": ONE}], key=lambda one: one["id"])
+    given.server.overrides["GET", "/repositories/retention/branches"] = lambda request: paged(
+        told, "id", request.params
+    )
+    lists = "/repositories/retention/gc/prepare_commits.*"
+    before = len(given.server.asked("POST", lists))
+    with pytest.raises(IntegrityError, match=f"'lost' of 'retention' points to commit {ONE}"):
+        find_active_commits(marked.ctx)
+    assert len(given.server.asked("POST", lists)) == before
+
+
 @pytest.mark.parametrize("call", [0, 1])
 def test_a_branch_that_moves_meanwhile_counts_with_both_of_its_heads(
     golden: Goldens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
