@@ -20,6 +20,8 @@ TRIED_AGAIN: Final = "tried again"
 _REASON_TAG: Final = "dagster/failure_reason"
 _INTERRUPTED_RUN: Final = "UNEXPECTED_TERMINATION"
 _INTERRUPTED_STEP: Final = "INTERRUPT"
+_CRASHED: Final = "ChildProcessCrashException"
+_UNHEALTHY: Final = " failed health check: "
 #: Names of the steps of a mark, which may have a prefix.
 _STEPS_OF_MARKS: Final = (
     *MARK_ASSETS,
@@ -66,13 +68,14 @@ def first_cause(error: Any) -> str:  # noqa: ANN401 - Dagster's own kind of it h
 def failed_for_a_while(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool | None:
     """True if every failed step has a transient cause; None if no step failed.
 
-    A step of a mark that was interrupted from outside counts as killed, not as failed.
+    A step whose process was killed did not fail by itself, nor a step of a mark that was
+    interrupted from outside.
     """
     ended = is_ended_from_outside(run)
     failures = [
         event.step_failure_data
         for event in failed_steps(instance, run.run_id)
-        if not (ended and _is_interrupted_mark(event))
+        if not (_is_killed(event) or (ended and _is_interrupted_mark(event)))
     ]
     if not failures:
         return None
@@ -86,6 +89,18 @@ def is_ended_from_outside(run: dg.DagsterRun) -> bool:
     For example, its pod was evicted, or its service restarted: such processes get a SIGTERM.
     """
     return run.remote_job_origin is not None and run.tags.get(_REASON_TAG) == _INTERRUPTED_RUN
+
+
+def _is_killed(event: dg.DagsterEvent) -> bool:
+    """True if the process or the pod of a step ended without a word, by the project's executor.
+
+    The first is the error of executors with a process for each step, the other one that of those
+    with a pod or another machine.
+    """
+    error = event.step_failure_data.error
+    if error is None or event.step_failure_data.user_failure_data is not None:
+        return False
+    return error.cls_name == _CRASHED or (error.cls_name is None and _UNHEALTHY in error.message)
 
 
 def _is_interrupted_mark(event: dg.DagsterEvent) -> bool:

@@ -267,6 +267,22 @@ class Daemon:
         assert run is not None
         self.instance.report_run_failed(run, "Run process unexpectedly exited")
 
+    def kill_step(self, run_id: str, kind: str | None, said: str) -> None:
+        """End a run whose executor reports that the process of a step is gone."""
+        run = self.instance.get_run_by_id(run_id)
+        assert run is not None
+        error = SerializableErrorInfo(said, [], kind)
+        self.instance.report_dagster_event(
+            dg.DagsterEvent(
+                event_type_value=dg.DagsterEventType.STEP_FAILURE.value,
+                job_name=run.job_name,
+                event_specific_data=StepFailureData(error, None),  # type: ignore[no-untyped-call]
+                step_key="store_listing",
+            ),
+            run_id=run_id,
+        )
+        self.instance.report_run_failed(run, "Steps failed")
+
     def fail(self, run_id: str, said: str, *, transient: bool = False) -> None:
         """End a run whose step has failed; for a reason that may pass, if that is said."""
         run = self.instance.get_run_by_id(run_id)

@@ -66,6 +66,24 @@ def test_those_that_a_tick_had_no_time_for_go_on_at_the_next_one(
     assert resumed == {f"closed|{wave(0)}", f"weekly|{wave(0)}"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "said", "resumed"),
+    [
+        ("ChildProcessCrashException", "", 1),
+        (None, "Step store_listing failed health check: Discovered failed Kubernetes job", 1),
+        ("ValueError", "ValueError: no\n", 0),
+    ],
+)
+def test_a_step_whose_process_was_killed_goes_on(
+    site: Site, daemon: Daemon, kind: str | None, said: str, resumed: int
+) -> None:
+    """As executors with a process or a pod for each step report it, for want of memory."""
+    make(site, "weekly", SUNDAY - timedelta(days=1))
+    (run,) = daemon.schedule(SUNDAY)
+    daemon.kill_step(run, kind, said)
+    assert len(daemon.sensor("gc_resume")) == resumed
+
+
 @pytest.mark.parametrize("hours", [-5, 2])
 def test_what_failed_for_a_reason_that_passes_is_tried_once_more_after_minutes(
     hours: int, site: Site, daemon: Daemon
