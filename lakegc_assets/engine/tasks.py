@@ -27,15 +27,12 @@ from lakegc_assets.engine.choice import Engine
 from lakegc_assets.engine.processes import StopFile, run_in_processes, stop_file
 from lakegc_assets.engine.progress import report_progress, tasks_done
 from lakegc_assets.engine.spark_jobs import run_on_spark
-from lakegc_assets.engine.spark_session import runs_elsewhere
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 #: Least work of a task, in seconds of one core; its start costs some tenths of that.
 _TASK_SECONDS: Final = 2.0
-#: Least work of a single task for which it is a job of Spark, if Spark is on this machine.
-SPARK_SECONDS: Final = 2.0
 #: Least work, in seconds of one core, for which processes save more than the time of their start.
 PROCESS_SECONDS: Final = 10.0
 #: Events and stop files, one of which is set when a waiting thread or process is interrupted.
@@ -80,10 +77,7 @@ class Tasks:
         if not inputs:
             return []
         if self.engine.kind == "spark":
-            spark = self.session()
-            # A single short task is not worth a job, nor the start of a Python process for it.
-            if len(inputs) > 1 or seconds >= SPARK_SECONDS or runs_elsewhere(spark):
-                return run_on_spark(spark, what, task, inputs, self.log)
+            return run_on_spark(self.session(), what, task, inputs, self.log)
         # A container may have few of its machine's cores, and each process takes 200 MB.
         cores = cpu_count()
         workers = min(cores, len(inputs), threads or cores)

@@ -234,25 +234,6 @@ def test_an_answer_that_is_missing_or_elsewhere_is_noticed(given: list[int]) -> 
         run(_Spark(given))
 
 
-@pytest.mark.parametrize(
-    ("master", "seconds", "here"),
-    [
-        pytest.param("local[2]", 1.9, True, id="a short task"),
-        pytest.param("local[2]", 2.0, False, id="a long task"),
-        pytest.param("yarn", 0.0, False, id="a cluster, whose tasks may have other credentials"),
-    ],
-)
-def test_one_short_task_needs_no_job_of_spark(master: str, seconds: float, here: bool) -> None:  # noqa: FBT001
-    spark: Any = _Spark([])
-    spark.conf = SimpleNamespace(get=lambda *_: master)
-    run = partial(Tasks(SPARK, lambda: spark).run, "add", partial(work.add, 1), [1], seconds)
-    if here:
-        assert run() == [(1, 2)]
-        return
-    with pytest.raises(IntegrityError, match="Spark gave 0 answers of 1 task"):
-        run()
-
-
 @pytest.mark.conformance
 def test_a_stage_is_one_job_of_spark_with_a_task_for_each_input(spark: Session) -> None:
     tracker = spark().sparkContext.statusTracker()

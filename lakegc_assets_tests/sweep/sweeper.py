@@ -49,8 +49,6 @@ def main(folder: Path, endpoint: str, master: str, stores: str, settings: str) -
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if master == IN_PROCESSES:
         master, tasks.PROCESS_SECONDS, rounds.BATCHES_PER_TASK = "", 0.0, 1  # type: ignore[misc]
-    # With few objects, too, what deletes is a task of Spark.
-    tasks.SPARK_SECONDS = 0.0  # type: ignore[misc]
     builder = SparkSession.builder
     for name, value in (LOCAL | REQUIRED | SMALL | {"spark.master": master}).items():
         builder = builder.config(name, value)

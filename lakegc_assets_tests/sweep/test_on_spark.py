@@ -19,8 +19,8 @@ from lakegc_assets_tests.sessions import Session
 
 #: The most Spark jobs of a mark, and of a sweep of one round, on a cluster.
 MARK_JOBS, SWEEP_JOBS = 45, 30
-#: The same where Spark is on this machine: a single short task is no job.
-MARK_JOBS_HERE, SWEEP_JOBS_HERE = 26, 26
+#: The most of a mark if Spark is on this machine: files of few rows are written without a job.
+MARK_JOBS_HERE = 38
 
 
 def jobs_of(spark: Session, work: Callable[[], object]) -> int:
@@ -55,7 +55,7 @@ def test_a_stage_is_one_job_of_spark(
         ctx = lake.context(spark, "on-spark", **settings)
         found = jobs_of(spark, lambda: mark(ctx)), jobs_of(spark, lambda: sweep(ctx))
         assert 7 <= found[0] <= MARK_JOBS_HERE, found
-        assert 1 <= found[1] <= SWEEP_JOBS_HERE, found
+        assert 1 <= found[1] <= SWEEP_JOBS, found
         assert lake.keys() == live
 
 
