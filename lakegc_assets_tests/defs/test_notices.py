@@ -308,6 +308,11 @@ def test_a_damaged_cursor_is_a_new_beginning(daemon: Daemon, cursor: str) -> Non
     assert sensor.tick() == "0 runs have failed"
 
 
+def test_a_cursor_may_hold_only_the_place_from_which_notices_begin(daemon: Daemon) -> None:
+    sensor = Sensor(daemon, NoticeSection(url="http://127.0.0.1:9"), cursor='{"after": 0}')
+    assert sensor.tick() == "0 runs have failed"
+
+
 def test_nobody_is_reported_where_nobody_is_named(daemon: Daemon) -> None:
     daemon.fail(start(daemon).run_id, "something")
     assert "set `notices` in the component" in Sensor(daemon, NoticeSection()).tick()
