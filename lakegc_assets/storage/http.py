@@ -358,16 +358,21 @@ class HttpClient(ABC):
         """
         content_type, body = _joined(deletes.values())
         answer = self.send("POST", url, {"Content-Type": content_type}, body)
-        parts = _parts(answer.headers.get("Content-Type", ""), answer.content)
+        parts, unnamed = _parts(answer.headers.get("Content-Type", ""), answer.content)
+        failures = [self._failure_in(part) for part in unnamed]
         # Azure names no request in the error for a whole batch, and in some errors for one request.
-        if (unnamed := parts.pop(None, None)) and not parts:
-            raise self._failure_in(unnamed) or HttpFailure("NoAnswer", "an answer has no number")
+        if failures and not parts:
+            raise failures[0] or HttpFailure("NoAnswer", "an answer has no number")
         keys, found = list(deletes), {}
         for number, part in parts.items():
-            if number is None or number >= len(keys):
+            if number >= len(keys):
                 message = f"a batch of {len(keys)} was answered with a part named {number}"
                 raise HttpFailure("NoAnswer", message)
             found[keys[number]] = self._failure_in(part)
+        rest = [key for key in keys if key not in found]
+        # As many answers as keys, and all the same: then it is clear which one each key has.
+        if len(rest) == len(failures) and len({one and one.code for one in failures}) == 1:
+            found |= {key: one for key, one in zip(rest, failures, strict=True) if one is not None}
         return found
 
     def _failure_in(self, part: Part) -> HttpFailure | None:
@@ -488,22 +493,24 @@ def _joined(batch: Iterable[Request]) -> tuple[str, bytes]:
     return f"multipart/mixed; boundary={boundary}", body
 
 
-def _parts(content_type: str, body: bytes) -> dict[int | None, Part]:
-    """The parts of an answer by the number of their request; None for a part without a number."""
+def _parts(content_type: str, body: bytes) -> tuple[dict[int, Part], list[Part]]:
+    """The parts of an answer by the number of their request, and the parts without a number."""
     answer = message_from_bytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body)
     if answer.get_content_type() != "multipart/mixed" or not answer.is_multipart():
         raise HttpFailure("NoAnswer", f"a batch was answered with {content_type!r}")
-    parts: dict[int | None, Part] = {}
+    parts: dict[int, Part] = {}
+    unnamed: list[Part] = []
     for one in answer.walk():
         payload = b"" if one.is_multipart() else bytes(one.get_payload(decode=True) or b"")
         status = _STATUS.match(payload.lstrip())
         if status is None:
             continue
-        named = _ID.fullmatch(one.get("Content-ID", "").strip())
-        number = int(named[1]) if named else None
-        if number is not None and number in parts:
-            raise HttpFailure("NoAnswer", f"a batch was answered with two parts named {number}")
         said = message_from_bytes(payload.lstrip()[status.end() :].lstrip(b"\r\n"))
         content = bytes(said.get_payload(decode=True) or b"").decode(errors="replace")
-        parts[number] = Part(int(status[1]), said, content.strip())
-    return parts
+        part = Part(int(status[1]), said, content.strip())
+        named = _ID.fullmatch(one.get("Content-ID", "").strip())
+        if named is None:
+            unnamed.append(part)
+        elif parts.setdefault(int(named[1]), part) is not part:
+            raise HttpFailure("NoAnswer", f"a batch was answered with two parts named {named[1]}")
+    return parts, unnamed

@@ -228,16 +228,34 @@ def test_after_a_batch_that_fails_as_a_whole_no_other_is_sent(
     assert {o.error_code for o in store.delete_many(["a", "b"])} == {"InvalidInput"}
 
 
-def test_a_part_that_names_no_request_takes_no_answer_from_the_others(
+@pytest.mark.parametrize(
+    ("parts", "answers"),
+    [
+        # What is locked must not be sent again and again as a key without an answer.
+        (
+            [(1, 409, "BlobImmutableDueToPolicy"), (2, 409, "BlobImmutableDueToPolicy")],
+            [("locked", "BlobImmutableDueToPolicy")] * 2,
+        ),
+        # It is not known which key has which answer, or whether a key has one.
+        ([(1, 409, "BlobImmutableDueToPolicy"), (2, 404, "BlobNotFound")], None),
+        ([(1, 404, "BlobNotFound")], None),
+        # A key is deleted only if that is said of it.
+        ([(1, 202, ""), (2, 202, "")], None),
+    ],
+)
+def test_parts_that_name_no_request_take_no_answer_from_the_others(
     azure: Callable[..., ObjectStore],
+    parts: list[tuple[int, int, str]],
+    answers: list[tuple[str, str]] | None,
 ) -> None:
     """Azure leaves out the number in some errors."""
-    answer = batch((0, 202, ""), (1, 500, "InternalError"))
-    answer = replace(answer, body=answer.body.replace("Content-ID: 1\r\n", ""))
-    outcomes = azure(answer).delete_many(["a", "b"])
+    answer = batch((0, 202, ""), *parts)
+    for number in ("1", "2"):
+        answer = replace(answer, body=answer.body.replace(f"Content-ID: {number}\r\n", ""))
+    outcomes = azure(answer).delete_many(["a", "b", "c"])
     assert [(o.outcome, o.error_code) for o in outcomes] == [
         ("deleted", None),
-        ("failed", "NoAnswer"),
+        *(answers or [("failed", "NoAnswer")] * 2),
     ]
 
 
