@@ -154,20 +154,28 @@ def test_a_flat_account_gives_names_in_order(azure: Callable[..., ObjectStore]) 
         listed(azure(refusal(503, "ServerBusy"), url=AZURE_URL.replace("acc", "busy")))
 
 
-@pytest.mark.parametrize("again", ["ns/data/b", "ns/data/c-2", None])
+@pytest.mark.parametrize("behind", ["", "ns/data/"], ids=["absolute", "relative"])
+@pytest.mark.parametrize("slice_id", ["b", "x"])
 def test_a_listing_starts_at_a_name_where_the_service_can(
-    azure: Callable[..., ObjectStore], script: Script, again: str | None
+    azure: Callable[..., ObjectStore], script: Script, slice_id: str, behind: str
 ) -> None:
-    """It cannot if it reads the name behind the prefix: the first blob does not come again."""
-    first, tried = page(blob("ns/data/b")), page(*([blob(again)] if again else []))
-    store = azure(FLAT, first, tried, page(*map(blob, ["ns/data/b", "ns/data/c-1", "ns/data/c-2"])))
-    assert listed(store, "data/", "data/c-1") == ["data/c-2"]
-    can = again == "ns/data/b"
+    """It cannot if it reads the name behind the prefix, and begins after or before that blob."""
+    names = [f"ns/data/{slice_id}/{end}" for end in ("1", "2-1", "2-2")]
+
+    def begins_at(start: str) -> Answer:
+        return page(*map(blob, [name for name in names if name >= behind + start]))
+
+    tries = names[:1] if behind and slice_id < "ns" else names[:2]
+    store = azure(FLAT, page(*map(blob, names[:2])), *map(begins_at, tries), begins_at(""))
+    wanted = ("data/", f"data/{slice_id}/2-1")
+    assert listed(store, *wanted) == [f"data/{slice_id}/2-2"]
     starts = [query_of(request).get("startFrom") for request in script.requests]
-    assert starts == [None, None, ["ns/data/b"], ["ns/data/c"] if can else None]
-    assert script.headers[-1]["x-ms-version"] == (VERSION_OF_START_FROM if can else VERSION)
-    assert listed(store, "data/", "data/c-1") == ["data/c-2"]
-    assert len(script.requests) == 5
+    last = None if behind else [f"ns/data/{slice_id}/2"]
+    assert starts == [None, None, *([name] for name in tries), last]
+    assert script.headers[-1]["x-ms-version"] == (VERSION if behind else VERSION_OF_START_FROM)
+    asked = len(script.requests)
+    assert listed(store, *wanted) == [f"data/{slice_id}/2-2"]
+    assert len(script.requests) == asked + 1
 
 
 def test_a_listing_starts_at_the_beginning_where_the_service_cannot_skip(

@@ -221,26 +221,30 @@ class AzureStore(AzureVersions):
         return self.service.send("GET", self._target(query))
 
     def _can_start(self, query: Mapping[str, str]) -> bool:
-        """True if a listing can start at a name below its prefix; tried once, at the first blob.
+        """True if a listing can start at a name below its prefix; tried once, at two blobs.
 
-        A service that read the name relative to the prefix would skip blobs.
+        A service that read the name relative to the prefix would skip blobs. Such a service begins
+        at the wrong blob for the first name if the prefix comes after it, else for the second one.
         """
         service = self.service
         if "prefix" not in query:
             return service.starts_from_names is not False
         if service.starts_from_names is None:
-            one = {**query, "maxresults": "1"}
-            one.pop("marker", None)
-            first = self._first_name(service.send("GET", self._target(one)))
-            again = self._page_from(one, first) if first else None
-            if again is not None:
-                service.starts_from_names = self._first_name(again) == first
+            two = {**query, "maxresults": "2"}
+            two.pop("marker", None)
+            names = self._names(service.send("GET", self._target(two)))
+            if len(names) > 1:
+                service.starts_from_names = all(self._starts_at(name, two) for name in names)
         return bool(service.starts_from_names)
 
-    def _first_name(self, answer: requests.Response) -> str | None:
-        """The name of the first object of a page; None without one."""
-        names = read_page(answer.content, self._url).objects["key"]
-        return names[0].as_py() if len(names) else None
+    def _starts_at(self, name: str, query: Mapping[str, str]) -> bool:
+        answer = self._page_from(query, name)
+        return answer is not None and self._names(answer)[:1] == [name]
+
+    def _names(self, answer: requests.Response) -> Sequence[str]:
+        """The names of the objects of a page."""
+        names: Sequence[str] = read_page(answer.content, self._url).objects["key"].to_pylist()
+        return names
 
     def _page_from(self, query: Mapping[str, str], start: str) -> requests.Response | None:
         """Read a page from a name on; None if the service does not know how."""
