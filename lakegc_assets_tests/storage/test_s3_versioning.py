@@ -35,6 +35,7 @@ def _configuration(*excluded: str, status: str = "Enabled") -> str:
         (["*/_temporary/", "*/temporary/"], "nothing"),
         (["*/_temporary"], "nothing"),
         (["other/", "ns/data/"], "nothing"),
+        (["*/_lakefs/"], "nothing"),
         (["n"], "nothing"),
         ([""], "nothing"),
     ],

@@ -19,8 +19,9 @@ from lakegc_assets.storage.s3.listing import parse
 
 _EXCLUDED: Final = "LakegcExcludedPrefixes"
 _WILDCARD: Final = re.compile(r"[*?]")
-#: A folder in a pattern that lakeFS gives to no object, such as Spark's ``_temporary``.
-_FOREIGN_FOLDER: Final = re.compile(r"(?<=/)_[^/*?]*(?=/)")
+#: A folder in a pattern that lakeFS gives to no object, such as Spark's ``_temporary``; its own is
+#: ``_lakefs``.
+_FOREIGN_FOLDER: Final = re.compile(r"(?<=/)_(?!lakefs/)[^/*?]*(?=/)")
 
 
 def keep_exclusions(
