@@ -263,11 +263,11 @@ _OUR_TAGS: Final = "lakegc/"
 def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefinition:
     """``gc_resume``: continues interrupted marks and killed sweeps.
 
-    If no step of a failed run has failed, the run did not end by itself: its process was killed, or
-    its machine stopped. A mark that was interrupted from outside (an evicted pod, a service that
-    restarts) goes on as well, but an interrupted sweep may be one that a person has stopped. If a
-    check, a store or a server refused, the run is not tried again. If a store or a server did not
-    answer, it is tried again once.
+    If no step of a failed run has failed by itself, the process or pod of the run or of a step was
+    killed, or its machine stopped. A mark that was interrupted from outside (an evicted pod, a
+    service that restarts) goes on as well, but an interrupted sweep may be one that a person has
+    stopped. If a check, a store or a server refused, the run is not tried again. If a store or a
+    server did not answer, it is tried again once.
 
     Dagster's own retries (``run_retries``) start only jobs of one step again. A mark they would
     begin with the listing, which a published mark refuses; or after the last step that Dagster has
