@@ -19,7 +19,7 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from pathlib import Path
@@ -338,8 +338,10 @@ class ArtifactRoot:
         now = (now or datetime.now(timezone.utc)).astimezone(timezone.utc)
         attempt = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
         names = {"attempt": attempt, "earlier": [one.attempt for one in existing]}
+        # A wait could hide the attempt of another process that began, or was published, meanwhile.
+        now_or_never = replace(self, stores=replace(self.stores, wait_s=0.0))
         try:
-            self.open(repository, run).put("attempt.json", json.dumps(names).encode())
+            now_or_never.open(repository, run).put("attempt.json", json.dumps(names).encode())
         except StorageError as error:
             kind = type(error) if error.transient else ConfigurationError
             raise kind(

@@ -11,6 +11,7 @@ import pytest
 
 from lakegc_assets import traffic
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.bucket_store import BucketStore
 from lakegc_assets.storage.config import StoreConfig
@@ -18,7 +19,7 @@ from lakegc_assets.storage.errors import StorageError, StoreThrottledError, Stor
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.storage.azure_answers import refusal
 from lakegc_assets_tests.storage.conftest import Answer, Script
-from lakegc_assets_tests.storage.s3_answers import error, found
+from lakegc_assets_tests.storage.s3_answers import error, found, page
 
 _LONG = 60.0
 _TRIES = 2
@@ -67,6 +68,18 @@ def test_a_put_waits_unless_it_has_a_condition(opened: Open, script: Script) -> 
         store.put("k", b"data")
     # Google's service takes writes by POST, as it takes batches of deletes.
     assert len(script.requests) > 3 * _TRIES or store.url.startswith("gs:")
+
+
+def test_a_new_attempt_of_a_run_waits_for_nothing(script: Script) -> None:
+    """Else it could hide an attempt that another process has begun, or published, meanwhile."""
+    unpublished = [Answer(404), Answer(body=page(""))]
+    script.answers = [found('{"attempt": "a"}'), *unpublished, _STARTING]
+    root = ArtifactRoot("s3://b/artifacts", replace(script.config(_TRIES), wait_s=0.5))
+    with pytest.raises(StoreThrottledError):
+        root.new_attempt("repo", "m1")
+    puts = [one for one in script.requests if one.startswith("PUT")]
+    assert len(puts) == _TRIES
+    assert {one.partition("?")[0] for one in puts} == {"PUT /b/artifacts/repo/m1/attempt.json"}
 
 
 @pytest.mark.parametrize("singly", [False, True])
