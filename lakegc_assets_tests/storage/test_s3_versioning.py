@@ -56,6 +56,15 @@ def test_a_namespace_below_a_folder_of_spark_promises_no_undo(script: Script) ->
     assert open_store("s3://bkt/a/_temporary/ns", script.config()).recovery().kind == "nothing"
 
 
+def test_a_bucket_with_a_status_that_s3_does_not_have_keeps_nothing(script: Script) -> None:
+    script.answers = [Answer(body=_configuration(status="Disabled"))]
+    found = open_store("s3://bkt/ns", script.config()).recovery()
+    assert (found.kind, found.notice.partition(": ")[2]) == (
+        "nothing",
+        "the bucket keeps nothing of what is deleted",
+    )
+
+
 def test_a_suspended_bucket_is_suspended_whatever_it_excludes(script: Script) -> None:
     script.answers = [Answer(body=_configuration("ns/", status="Suspended"))]
     found = open_store("s3://bkt/ns", script.config()).recovery()

@@ -174,10 +174,9 @@ class S3Store(S3Versions):
             advice = "check the versioning of the bucket, or allow s3:GetBucketVersioning"
             return Recovery.unknown(where, failure.code, advice), "unknown", ()
         if versioning != "enabled":
-            notice = f"{where}: the bucket keeps nothing of what is deleted"
-            if versioning:
-                notice = f"{where}: {_NOT_KEPT[versioning]}"
-            return Recovery("nothing", None, notice), versioning, ()
+            # Other servers may have more statuses than S3.
+            why = _NOT_KEPT.get(versioning, "the bucket keeps nothing of what is deleted")
+            return Recovery("nothing", None, f"{where}: {why}"), versioning, ()
         kept = f"{where}: versioning is enabled: deleted objects stay as versions, and are paid for"
         try:
             rules = self._rules()
