@@ -425,7 +425,8 @@ def _swept_twin(last: RunManifests, found: Runs) -> RunManifests | None:
 
     ``last``: a mark that was not swept. Its objects were listed before that sweep ended.
     """
-    if last.candidates is None or last.begun or last.swept is not None:
+    # A mark that is not published waits for no sweep: it goes on, or a check has refused it.
+    if last.candidates is None or last.report is None or last.begun or last.swept is not None:
         return None
     for one in found.read:
         if one.swept is None or one.swept.finished < last.candidates.started:

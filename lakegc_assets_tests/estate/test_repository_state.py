@@ -10,8 +10,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.estate.repository_state import STATES, Standing, estate, standing
 from lakegc_assets.estate.tables import MARKS, marks_over_time
 from lakegc_assets.run.artifacts import PROTECTION, ArtifactRoot, AttemptArtifacts
@@ -121,6 +123,20 @@ def test_a_mark_waits_no_more_if_another_sweep_has_deleted_its_objects(
     found = look(root)
     assert (found.state, found.garbage) == (state, garbage)
     assert found.run == ("m1" if state == "swept" else "m2")
+
+
+def test_the_sweep_of_another_mark_hides_no_mark_that_is_not_published(root: ArtifactRoot) -> None:
+    """Else a mark whose checks did not pass would be shown as swept."""
+    one = begun(root, "repo", "m1")
+    _of_40(one, "deletion_candidates", 0, "40-ab", spared={})
+    finish(one, "gc_report", 0, {"objects": 40, "bytes": 4000})
+    other = begun(root, "repo", "m2", 1)
+    part = write_part(other.store(), "deletion_candidates/data/", pa.table({"n": range(40)}))
+    found = manifest_of(other, "deletion_candidates", 1, {"listed": 100, "listed_bytes": 10_000})
+    other.finish(replace(found, rows=40, digest="40-ab", parts={"data": [part]}))
+    outcomes = {"deleted": {"objects": 40, "bytes": 4000}}
+    _of_40(one, "swept_set", 2, "40-ab", outcomes=outcomes)
+    assert (look(root).state, look(root).run) == ("refused", "m2")
 
 
 def test_a_mark_of_another_version_waits_for_no_approval(root: ArtifactRoot) -> None:
