@@ -16,7 +16,13 @@ from pydantic import Field
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.failures import shown, stopped
 from lakegc_assets.defs.fields import AsWritten, filled_in
-from lakegc_assets.defs.names import Names, asking_tags, first_tags, require_own_config
+from lakegc_assets.defs.names import (
+    WAITS_TAG,
+    Names,
+    asking_tags,
+    first_tags,
+    require_own_config,
+)
 from lakegc_assets.defs.stages import DATA_VERSION_TAG, Stage, materialized
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.run.artifacts import located
@@ -222,8 +228,7 @@ def _launched(
         )
     if report.tags:
         context.instance.add_run_tags(context.run.run_id, dict(report.tags))
-        for sentence in report.tags.values():
-            context.log.warning("%s", sentence)
+        context.log.warning("%s", report.tags[WAITS_TAG])
     if report.stopped is not None:
         raise stopped(error_of(report.stopped)) from None
     if unread is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -22,9 +23,9 @@ from lakegc_assets import pipes
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.failures import failed_for_a_while
-from lakegc_assets.defs.names import WAITS_TAG, add_partition
+from lakegc_assets.defs.names import EXCEEDS_TAG, WAITS_TAG, add_partition
 from lakegc_assets.defs.policy import NoticeSection, Override, ServerSection
-from lakegc_assets.defs.run_on import RunOnSection, event_message
+from lakegc_assets.defs.run_on import Report, RunOnSection, event_message
 from lakegc_assets.defs.stages import Result, Stage
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.artifacts import MARK_ASSETS
@@ -194,6 +195,28 @@ def test_a_process_that_ends_without_a_report_is_a_failed_asset(
     assert not made(result)
     assert re.search(said, failure(result).error.message)
     assert failed_for_a_while(instance, result.dagster_run)
+
+
+def test_of_a_run_that_waits_only_the_sentence_is_logged(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tags = {WAITS_TAG: "it waits, since it is large: approve it", EXCEEDS_TAG: "since it is large"}
+
+    def waiting(_: object) -> int:
+        with dagster_pipes.open_dagster_pipes() as process:
+            process.report_custom_message(Report(tags=tags).to_json())
+        return 0
+
+    monkeypatch.setattr(pipes, "main", waiting)
+    found = instance.get_run_by_id(run(reporting(), "gc_sweep", instance, "any|large").run_id)
+    assert found is not None
+    assert tags.items() <= found.tags.items()
+    said = [
+        entry.user_message
+        for entry in instance.all_logs(found.run_id)
+        if entry.level == logging.WARNING
+    ]
+    assert [one for one in said if "it is large" in one] == [tags[WAITS_TAG]]
 
 
 @pytest.mark.parametrize(
