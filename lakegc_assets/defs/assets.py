@@ -165,7 +165,8 @@ def gc_report(execution: Execution) -> dg.MaterializeResult[None]:
     The lists are read back before the summary is written, as the last file. From then on the mark
     is frozen.
     """
-    with execution.run_context(marking=True) as ctx:
+    # A write that waited could replace the lists of a process that has published meanwhile.
+    with execution.run_context() as ctx:
         manifest = report(ctx)
         marks = marks_over_time(ctx.root, ctx.repository, manifest.namespace)
     shown = {**of_report(manifest, marks), **links(ctx.lakefs, ctx.repository)}
