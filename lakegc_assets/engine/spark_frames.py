@@ -179,7 +179,7 @@ class SparkBackedSession(Session):
         selected = frame.select(*schema.names)
         if self._has_few_rows and self._is_on_this_machine:
             # A join of few rows may have many.
-            found = self._run(what, selected.limit(_FEW_ROWS + 1).toArrow)
+            found = self._answer(selected.limit(_FEW_ROWS + 1), what)
             if found.num_rows <= _FEW_ROWS:
                 return write_tables(self._open(url), folder, schema, [found])
         task = partial(_write_parts, self._code, self._open, url, folder, schema)
@@ -189,11 +189,7 @@ class SparkBackedSession(Session):
         rows = self._run(what, written.union(end).collect)
         parts = [Part(row["key"], row["rows"], row["size"], row["sha256"]) for row in rows]
         if not parts or parts.pop().key:
-            raise IntegrityError(
-                f"{what}: the answer of Spark ended early, so not all files that it has written "
-                "are known. Look into the log of Spark's driver, which may lack memory "
-                "(spark.driver.memory), then run again"
-            )
+            raise _early_end(what)
         return parts
 
     def step(
@@ -209,8 +205,13 @@ class SparkBackedSession(Session):
 
     def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> pa.Table:
         """See ``Session``."""
-        selected = frame.select(*schema.names)
-        return self._run(what, selected.toArrow).cast(schema)
+        return self._answer(frame.select(*schema.names), what).cast(schema)
+
+    def _answer(self, frame: DataFrame, what: str) -> pa.Table:
+        try:
+            return self._run(what, frame.toArrow)
+        except (pa.ArrowInvalid, EOFError, OSError) as error:
+            raise _early_end(what) from error
 
     def _run(self, what: str, job: Callable[[], R]) -> R:
         if _is_classic(self._spark):
@@ -230,6 +231,14 @@ class SparkBackedSession(Session):
             raise
         self._verified.require_unchanged()
         return found
+
+
+def _early_end(what: str) -> IntegrityError:
+    return IntegrityError(
+        f"{what}: the answer of Spark ended early, so not all that it has found or written is "
+        "known. Look into the log of Spark's driver, which may lack memory (spark.driver.memory), "
+        "then run again"
+    )
 
 
 def _is_small(dataset: Dataset, store: ObjectStore | None = None) -> bool:

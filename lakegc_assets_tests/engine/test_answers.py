@@ -35,17 +35,31 @@ def _cut(share: float) -> Callable[..., tuple[io.BytesIO, socket.socket]]:
 
 
 @pytest.mark.conformance
+@pytest.mark.parametrize(
+    "size", [pytest.param(1, id="few rows, as Arrow"), pytest.param(5_000, id="files of tasks")]
+)
 def test_an_answer_that_ends_early_is_an_error_wherever_it_ends(
-    spark: sessions.Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    size: int, spark: sessions.Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the thread of the JVM that sends it dies, for example for want of memory."""
-    store, table = open_store(str(tmp_path)), rows(_PARTS)
+    store, table = open_store(str(tmp_path)), rows(_PARTS * size)
     with SparkBackedSession(spark, open_store) as session:
-        frame = union_all(*(session.create(table.slice(at, 1)) for at in range(_PARTS)))
-        written = session.write(frame, store.url, "out/", SCHEMA, "a test")
-        assert pa.concat_tables([read_part(store, part) for part in written]) == table
-        for share in (0, 0.2, 0.4, 0.6, 0.8):
-            with monkeypatch.context() as patch:
-                patch.setattr(util, "local_connect_and_auth", _cut(share))
-                with pytest.raises(IntegrityError, match="the answer of Spark ended early"):
-                    session.write(frame, store.url, "out/", SCHEMA, "a test")
+        # Many rows are known to be many only if they come in one table.
+        session.create(table)
+        slices = [table.slice(at * size, size) for at in range(_PARTS)]
+        frame = union_all(*map(session.create, slices))
+
+        def write() -> pa.Table:
+            written = session.write(frame, store.url, "out/", SCHEMA, "a test")
+            return pa.concat_tables([read_part(store, part) for part in written])
+
+        def collect() -> pa.Table:
+            return session.collect(frame, SCHEMA, "a test")
+
+        for answer in (write, collect):
+            assert answer() == table
+            for share in (0, 0.2, 0.4, 0.6, 0.8, 0.99):
+                with monkeypatch.context() as patch:
+                    patch.setattr(util, "local_connect_and_auth", _cut(share))
+                    with pytest.raises(IntegrityError, match="the answer of Spark ended early"):
+                        answer()
