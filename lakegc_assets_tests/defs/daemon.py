@@ -272,16 +272,7 @@ class Daemon:
         run = self.instance.get_run_by_id(run_id)
         assert run is not None
         error = SerializableErrorInfo(said, [], kind)
-        self.instance.report_dagster_event(
-            dg.DagsterEvent(
-                event_type_value=dg.DagsterEventType.STEP_FAILURE.value,
-                job_name=run.job_name,
-                event_specific_data=StepFailureData(error, None),  # type: ignore[no-untyped-call]
-                step_key="store_listing",
-            ),
-            run_id=run_id,
-        )
-        self.instance.report_run_failed(run, "Steps failed")
+        self._fail_step(run, "store_listing", error, None)
 
     def fail(self, run_id: str, said: str, *, transient: bool = False) -> None:
         """End a run whose step has failed; for a reason that may pass, if that is said."""
@@ -298,14 +289,23 @@ class Daemon:
         data = UserFailureData(  # type: ignore[no-untyped-call]
             "intentional-failure", said, metadata
         )
+        self._fail_step(run, "gc_report", error, data)
+
+    def _fail_step(
+        self,
+        run: dg.DagsterRun,
+        step: str,
+        error: SerializableErrorInfo,
+        data: UserFailureData | None,
+    ) -> None:
         self.instance.report_dagster_event(
             dg.DagsterEvent(
                 event_type_value=dg.DagsterEventType.STEP_FAILURE.value,
                 job_name=run.job_name,
                 event_specific_data=StepFailureData(error, data),  # type: ignore[no-untyped-call]
-                step_key="gc_report",
+                step_key=step,
             ),
-            run_id=run_id,
+            run_id=run.run_id,
         )
         self.instance.report_run_failed(run, "Steps failed")
 
