@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.active_commits import NOW, history
-from lakegc_assets.embedded.gc import collect
+from lakegc_assets.embedded import gc
 from lakegc_assets.embedded.lake import Lake, catalog
 from lakegc_assets.embedded.lake.catalog import Repository
 from lakegc_assets.embedded.lake.settings import ServerSettings
@@ -39,7 +39,7 @@ def plant(lake: Lake, n_commits: int, n_branches: int) -> None:
         catalog.delete_branch(db, catalog.branch(db, repo, "main"))
         for name, head in heads.items():
             catalog.insert_branch(db, repo, name, head, hidden=False)
-    collect.set_rules(lake, "bench", 30, {name: 1 + i % 365 for i, name in enumerate(heads)})
+    gc.set_rules(lake, "bench", 30, {name: 1 + i % 365 for i, name in enumerate(heads)})
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def main() -> None:
         lake = Lake(ServerSettings(Path(data), clock=NOW.timestamp))
         plant(lake, 30_000, 1_000)
         began = time.perf_counter()
-        location = collect.prepare_commits(lake, "bench")["gc_commits_location"]
+        location = gc.prepare_commits(lake, "bench")["gc_commits_location"]
         seconds = time.perf_counter() - began
         file = lake.settings.objects_dir / location.removeprefix("local://")
         listed = len(file.read_text().splitlines()) - 1

@@ -25,11 +25,11 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakegc_assets.embedded.gc.uncommitted import prepare_uncommitted
+from lakegc_assets.embedded.gc import prepare_uncommitted
 from lakegc_assets.embedded.lake import Lake, catalog
 from lakegc_assets.embedded.lake.catalog import Repository
+from lakegc_assets.embedded.lake.layouts import Xids
 from lakegc_assets.embedded.lake.settings import ServerSettings
-from lakegc_assets.embedded.lake.slices import Xids
 from lakegc_assets.embedded.refs import history
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.graveler.entry import Entry, Timestamp, encode_entry, entry_identity

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from email.utils import formatdate
 from functools import cache
-from hmac import compare_digest
 from urllib.parse import unquote_to_bytes
 
 from starlette.applications import Starlette
@@ -23,18 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lakegc_assets.embedded import errors
-from lakegc_assets.embedded.api import (
-    gc,
-    history,
-    logins,
-    objects,
-    protection,
-    refs,
-    repositories,
-    server,
-    staging,
-    transfer,
-)
+from lakegc_assets.embedded.api import gc, history, objects, refs, repositories, server, transfer
 from lakegc_assets.embedded.api.calls import Call, Endpoint, Upload, answer
 from lakegc_assets.embedded.errors import ApiError
 from lakegc_assets.embedded.faults import Fault
@@ -47,9 +35,7 @@ _REFERENCE = re.compile(r"\{(tag|ref|left|right|source)\}")
 ENDPOINTS = (
     *server.ENDPOINTS,
     *repositories.ENDPOINTS,
-    *protection.ENDPOINTS,
     *objects.ENDPOINTS,
-    *staging.ENDPOINTS,
     *refs.ENDPOINTS,
     *history.ENDPOINTS,
     *transfer.ENDPOINTS,
@@ -161,14 +147,13 @@ def _require_known(lake: Lake, endpoint: Endpoint) -> None:
 
 def _authenticate(lake: Lake, request: Request) -> None:
     kind, _, encoded = request.headers.get("authorization", "").partition(" ")
-    if kind.lower() == "bearer" and logins.is_valid(lake, encoded):
+    if kind.lower() == "bearer" and server.is_valid_token(lake, encoded):
         return
-    expected = f"{lake.settings.access_key}:{lake.settings.secret_key}".encode()
     try:
         given = base64.b64decode(encoded, validate=True) if kind.lower() == "basic" else b""
     except ValueError:
         given = b""
-    if not compare_digest(given, expected):
+    if not server.are_keys(lake, given):
         raise ApiError(401, "error authenticating request")
 
 

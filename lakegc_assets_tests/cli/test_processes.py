@@ -18,7 +18,7 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 
 from lakegc_assets.cli.jobs import open_instance
-from lakegc_assets.embedded.gc import uncommitted
+from lakegc_assets.embedded import gc
 from lakegc_assets.engine.spark_session import spark_failure
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets_tests.cli.calling import lakegc, say
@@ -33,14 +33,14 @@ def process(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.
     """A mark of ``gamma`` in a process of its own, suspended while it waits for staged objects."""
     site.tell("gamma")
     asked, goes_on = threading.Event(), threading.Event()
-    prepare = uncommitted.prepare_uncommitted
+    prepare = gc.prepare_uncommitted
 
     def wait(*arguments: Any) -> Any:
         asked.set()
         assert goes_on.wait(_PATIENCE_S)
         return prepare(*arguments)
 
-    monkeypatch.setattr(uncommitted, "prepare_uncommitted", wait)
+    monkeypatch.setattr(gc, "prepare_uncommitted", wait)
     process = subprocess.Popen(
         [*_LAKEGC, "mark", "gamma", "--run", "g1"],
         stdout=subprocess.PIPE,

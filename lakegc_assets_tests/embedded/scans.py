@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from lakegc_assets.embedded.gc.uncommitted import prepare_uncommitted
+from lakegc_assets.embedded.gc import prepare_uncommitted
 from lakegc_assets.embedded.lake import Lake
 from lakegc_assets_tests.embedded.api import Repo
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.embedded import EmbeddedLakeFS, app
+from lakegc_assets.embedded.api import server
 from lakegc_assets.embedded.api.calls import Endpoint
 from lakegc_assets_tests.embedded.api import TIMEOUT, Api
 from lakegc_assets_tests.embedded.direct import SECRET, Direct
@@ -171,7 +172,7 @@ def test_only_a_comparison_in_constant_time_decides(
         compared.append((given, expected))
         return False
 
-    monkeypatch.setattr(app, "compare_digest", compare_digest)
+    monkeypatch.setattr(server, "compare_digest", compare_digest)
     endpoint = next(e for e in app.ENDPOINTS if e.path == "/user")
     for authorization in (basic(RIGHT), basic(b"x"), b"Basic !", None):
         assert send(direct, endpoint, authorization)[0] == 401

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from lakegc_assets.embedded import embedded
 from lakegc_assets.embedded.faults import Fault
-from lakegc_assets.embedded.gc.lakefs_walk import order_dependent_walk
+from lakegc_assets.embedded.gc import order_dependent_walk
 from lakegc_assets.embedded.lake import Lake
 from lakegc_assets.retention.active_commits import active_commits
 from lakegc_assets.retention.commits import Commit

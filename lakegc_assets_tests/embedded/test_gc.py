@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.embedded import EmbeddedLakeFS, tasks
-from lakegc_assets.embedded.gc import collect
+from lakegc_assets.embedded import EmbeddedLakeFS, gc, tasks
 from lakegc_assets.embedded.lake import Lake, catalog
 from lakegc_assets.embedded.lake.settings import ServerSettings
 from lakegc_assets.retention.commits import Commit
@@ -132,8 +131,8 @@ def test_stored_rules_that_cannot_be_followed_are_named(
     message = repo.call("POST", "/gc/prepare_commits", 400)["message"]
     assert message.startswith("get gc rules: ")
     assert told in message
-    task = tasks.start(server.lake, "repo", collect.TASK_PREFIX)
-    tasks.run(server.lake, task, lambda: collect.prepare_commits(server.lake, "repo"))
+    task = tasks.start(server.lake, "repo", gc.TASK_PREFIX)
+    tasks.run(server.lake, task, lambda: gc.prepare_commits(server.lake, "repo"))
     assert tasks.status(server.lake, "repo", task)["error"] == {"message": message}
 
 
@@ -155,8 +154,8 @@ def test_a_list_is_complete_or_not_there(
         patched.setattr(local, "replace", die)
         message = repo.call("POST", "/gc/prepare_commits", 500)["message"]
         assert "No space" in message or "no room" in message
-        task = tasks.start(server.lake, "repo", collect.TASK_PREFIX)
-        tasks.run(server.lake, task, lambda: collect.prepare_commits(server.lake, "repo"))
+        task = tasks.start(server.lake, "repo", gc.TASK_PREFIX)
+        tasks.run(server.lake, task, lambda: gc.prepare_commits(server.lake, "repo"))
         assert "error" in tasks.status(server.lake, "repo", task)
     assert published == ["commits.csv"] * 2
     assert commit_files(server) == []
@@ -167,9 +166,9 @@ def test_a_list_is_complete_or_not_there(
 
 def test_a_task_ends_with_its_process(tmp_path: Path, clock: Clock) -> None:
     mine, other = make_lake(tmp_path, clock), Lake(ServerSettings(tmp_path, clock=clock))
-    collect.set_rules(mine, "repo", 7, {})
-    done, lost = (tasks.start(other, "repo", collect.TASK_PREFIX) for _ in range(2))
-    tasks.run(other, done, lambda: collect.prepare_commits(other, "repo"))
+    gc.set_rules(mine, "repo", 7, {})
+    done, lost = (tasks.start(other, "repo", gc.TASK_PREFIX) for _ in range(2))
+    tasks.run(other, done, lambda: gc.prepare_commits(other, "repo"))
     # One that still works is left alone, whoever starts or asks.
     tasks.end_interrupted(mine)
     assert not tasks.status(mine, "repo", lost)["completed"]
@@ -180,7 +179,7 @@ def test_a_task_ends_with_its_process(tmp_path: Path, clock: Clock) -> None:
     assert "start the task again" in status["error"]["message"]
     assert "result" in tasks.status(mine, "repo", done)
     # What was told stays told.
-    tasks.run(mine, lost, lambda: collect.prepare_commits(mine, "repo"))
+    tasks.run(mine, lost, lambda: gc.prepare_commits(mine, "repo"))
     assert tasks.status(mine, "repo", lost) == status
     mine.close()
 
@@ -229,8 +228,8 @@ def test_many_commits_on_many_branches(tmp_path: Path, clock: Clock) -> None:
             catalog.insert_branch(db, repo, f"b{number}", head.id, hidden=number % 7 == 0)
         heads = {branch.name: branch.commit_id for branch in catalog.branches(db, repo)}
     days = {f"b{number}": number % 25 for number in range(100)}
-    collect.set_rules(lake, "repo", 10, days)
-    location = collect.prepare_commits(lake, "repo")["gc_commits_location"]
+    gc.set_rules(lake, "repo", 10, days)
+    location = gc.prepare_commits(lake, "repo")["gc_commits_location"]
     text = (lake.settings.objects_dir / location.removeprefix("local://")).read_text()
     commits = {c.id: Commit(c.id, c.parents, c.creation_date, c.metarange_id) for c in known}
     now = datetime.fromtimestamp(NOW, tz=timezone.utc)

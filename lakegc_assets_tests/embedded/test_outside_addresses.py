@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.embedded import EmbeddedLakeFS
-from lakegc_assets.embedded.objects import objects
-from lakegc_assets.embedded.objects.outside_addresses import why_not_outside
+from lakegc_assets.embedded.objects import linking
+from lakegc_assets.embedded.objects.linking import why_not_outside
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets_tests.embedded.api import Api, Repo
 
@@ -147,7 +147,7 @@ def test_a_repository_made_anew_meanwhile_stages_nothing(
         api.repository(repo.name, "local://elsewhere")
         return reason
 
-    monkeypatch.setattr(objects, "why_not_outside", make_anew_first)
+    monkeypatch.setattr(linking, "why_not_outside", make_anew_first)
     body = {"physical_address": "local://elsewhere/data/x", "checksum": "c0ffee", "size_bytes": 8}
     repo.call("PUT", "/branches/main/objects", 404, params={"path": "a"}, json=body)
     assert repo.staged() == {}

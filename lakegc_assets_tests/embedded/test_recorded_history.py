@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.embedded.gc import collect
+from lakegc_assets.embedded import gc
 from lakegc_assets.embedded.lake import Lake, catalog
 from lakegc_assets.embedded.lake.catalog import Repository
 from lakegc_assets.embedded.lake.settings import ServerSettings
@@ -101,14 +101,14 @@ def test_a_recorded_history_is_made_again(tmp_path: Path, repository: str) -> No
         (rules,) = bodies(repository, "gc_rules_settings")
         listed = rules["branches"] or []
         days = {rule["branch_id"]: rule["retention_days"] for rule in listed}
-        collect.set_rules(lake, repository, rules["default_retention_days"], days)
+        gc.set_rules(lake, repository, rules["default_retention_days"], days)
         recorded = prepared(repository)
         clock.now = recorded["sent_at"]
-        location = collect.prepare_commits(lake, repository)["gc_commits_location"]
+        location = gc.prepare_commits(lake, repository)["gc_commits_location"]
         path = lake.settings.objects_dir / location.removeprefix("local://")
         ours = active(path)
         theirs = active(GOLDEN / repository / "prepare" / "files" / recorded["file"])
-        assert collect.rules(lake, repository) == {
+        assert gc.rules(lake, repository) == {
             "default_retention_days": rules["default_retention_days"],
             "branches": rules["branches"] and [by_name(listed)[name] for name in days],
         }

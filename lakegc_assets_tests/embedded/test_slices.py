@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from lakegc_assets.embedded import EmbeddedLakeFS, embedded
-from lakegc_assets.embedded.lake.layouts import Layout, set_layout
+from lakegc_assets.embedded.lake.layouts import Layout, Slices, Xids, set_layout
 from lakegc_assets.embedded.lake.settings import ServerSettings
-from lakegc_assets.embedded.lake.slices import Slices, Xids
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.storage.opening import open_store

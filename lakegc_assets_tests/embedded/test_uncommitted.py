@@ -11,9 +11,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from lakegc_assets.embedded import EmbeddedLakeFS
+from lakegc_assets.embedded import EmbeddedLakeFS, gc
 from lakegc_assets.embedded.errors import ApiError
-from lakegc_assets.embedded.gc import uncommitted
 from lakegc_assets.embedded.lake import Lake, catalog
 from lakegc_assets.embedded.lake.catalog import Repository
 from lakegc_assets.embedded.lake.settings import ServerSettings
@@ -192,8 +191,8 @@ def test_a_page_ends_when_its_time_is_over(tmp_path: Path, clock: Clock) -> None
 def test_a_page_ends_when_its_file_is_full(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uncommitted, "GROUP_ROWS", 10)
-    monkeypatch.setattr(uncommitted, "BATCH_ROWS", 5)
+    monkeypatch.setattr(gc, "GROUP_ROWS", 10)
+    monkeypatch.setattr(gc, "BATCH_ROWS", 5)
     lake = make_lake(tmp_path, clock, uncommitted_file_bytes=600)
     expected = {put(lake, "main", f"{number:03}") for number in range(100)}
     found = direct_pages(lake, "repo")
@@ -336,7 +335,7 @@ def test_tokens_that_are_none_or_too_old_are_refused(lake: Lake, clock: Clock) -
     run_id = direct_pages(lake, "repo")[0]["run_id"]
     place = {"branch": "main", "path": "", "key": ""}
     whole = {**place, "run_id": run_id, "namespace": "local://repo"}
-    uncommitted.prepare_uncommitted(lake, "repo", token(**whole))
+    gc.prepare_uncommitted(lake, "repo", token(**whole))
     for bad in (
         "%%%",
         "ü",
@@ -346,16 +345,14 @@ def test_tokens_that_are_none_or_too_old_are_refused(lake: Lake, clock: Clock) -
         base64.b64encode(b"\xff").decode(),
     ):
         with pytest.raises(ApiError, match="invalid continuation token") as caught:
-            uncommitted.prepare_uncommitted(lake, "repo", bad)
+            gc.prepare_uncommitted(lake, "repo", bad)
         assert caught.value.status == 400
     # It would begin where another repository's list goes on, and leave out what is before.
     with pytest.raises(ApiError, match="token of local://other: begin again"):
-        uncommitted.prepare_uncommitted(
-            lake, "repo", token(**{**whole, "namespace": "local://other"})
-        )
+        gc.prepare_uncommitted(lake, "repo", token(**{**whole, "namespace": "local://other"}))
     clock.now += lake.settings.copies_kept / 2 + 1
     with pytest.raises(ApiError, match="begin again without a token"):
-        uncommitted.prepare_uncommitted(lake, "repo", token(**whole))
+        gc.prepare_uncommitted(lake, "repo", token(**whole))
 
 
 def test_the_short_decoder_reads_what_the_long_one_reads() -> None:

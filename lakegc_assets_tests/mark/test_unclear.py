@@ -15,7 +15,7 @@ import pytest
 
 from lakegc_assets.checks.evaluation import evaluate
 from lakegc_assets.embedded.faults import Fault
-from lakegc_assets.embedded.objects import copies, objects
+from lakegc_assets.embedded.objects import copies, linking, objects
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.mark import signatures
 from lakegc_assets.mark.candidates import find_candidates
@@ -107,7 +107,7 @@ def stage(found: Copied, path: str, body: bytes) -> None:
         key = recorded.backend().put_object(found.bucket, "outside/imported", body)
         # It looks like an MD5, as those of encrypted objects do.
         entry = Entry(f"s3://{found.bucket}/{key.name}", size=len(body), e_tag="c" * 32)
-        objects.stage_outside(server, REPOSITORY, "main", path, entry)
+        linking.stage_outside(server, REPOSITORY, "main", path, entry)
         return
     entry = objects.upload(server, REPOSITORY, "main", path, body).entry
     objects.stage_entry(server, REPOSITORY, "main", path, replace(entry, e_tag=PARTS))

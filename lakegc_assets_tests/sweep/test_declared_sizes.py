@@ -13,7 +13,7 @@ import pytest
 
 from lakegc_assets.checks.evaluation import evaluate
 from lakegc_assets.embedded.faults import Fault
-from lakegc_assets.embedded.objects import objects
+from lakegc_assets.embedded.objects import linking, objects
 from lakegc_assets.mark.served_candidates import SERVED, UNVERIFIED
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded
@@ -146,7 +146,7 @@ def test_one_wrong_size_makes_all_count_that_the_listing_does_not_confirm(
     """What lies elsewhere, too: a copy of it that lakeFS makes has the size that was declared."""
     entry = objects.upload(declaring.server.lake, REPOSITORY, "main", "q", BODY).entry
     elsewhere = replace(entry, address="s3://elsewhere/object", size=5)
-    objects.stage_outside(declaring.server.lake, REPOSITORY, "main", "q", elsewhere)
+    linking.stage_outside(declaring.server.lake, REPOSITORY, "main", "q", elsewhere)
     publish(declaring, "wrong", 0, b"another one")
     declaring.commit("main")
     objects.stage_entry(declaring.server.lake, REPOSITORY, "main", "q", replace(entry, size=5))

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import errors, tasks
+from lakegc_assets.embedded import errors, gc, tasks
 from lakegc_assets.embedded.api.calls import (
     Body,
     Call,
@@ -17,12 +17,11 @@ from lakegc_assets.embedded.api.calls import (
     done,
     in_background,
 )
-from lakegc_assets.embedded.gc import collect, uncommitted
 
 
 def get_rules(call: Call) -> Response:
     """The rules; 404 without rules."""
-    return answer(collect.rules(call.lake, call.repository))
+    return answer(gc.rules(call.lake, call.repository))
 
 
 def set_rules(call: Call) -> Response:
@@ -30,24 +29,24 @@ def set_rules(call: Call) -> Response:
     body = call.json("GarbageCollectionRules")
     days = body.number("default_retention_days")
     branches = dict(_rule(item) for item in body.items("branches"))
-    collect.set_rules(call.lake, call.repository, days, branches)
+    gc.set_rules(call.lake, call.repository, days, branches)
     return done()
 
 
 def delete_rules(call: Call) -> Response:
     """Remove the rules."""
-    collect.set_rules(call.lake, call.repository, 0, {})
+    gc.set_rules(call.lake, call.repository, 0, {})
     return done()
 
 
 def prepare_commits(call: Call) -> Response:
     """Write the list of active commits, now."""
-    return answer(collect.prepare_commits(call.lake, call.repository), 201)
+    return answer(gc.prepare_commits(call.lake, call.repository), 201)
 
 
 def prepare_commits_async(call: Call) -> Response:
     """Write the list of active commits in the background."""
-    return in_background(call, collect.TASK_PREFIX, collect.prepare_commits)
+    return in_background(call, gc.TASK_PREFIX, gc.prepare_commits)
 
 
 def prepare_commits_status(call: Call) -> Response:
@@ -59,7 +58,7 @@ def prepare_uncommitted(call: Call) -> Response:
     """Write one page of the staged addresses."""
     body = call.json("PrepareGCUncommittedRequest", optional=True)
     token = body.text("continuation_token", "")
-    return answer(uncommitted.prepare_uncommitted(call.lake, call.repository, token), 201)
+    return answer(gc.prepare_uncommitted(call.lake, call.repository, token), 201)
 
 
 def metadata_file(call: Call) -> Response:

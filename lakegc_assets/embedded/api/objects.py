@@ -1,31 +1,32 @@
-"""REST: objects on branches and at references."""
+"""REST: objects on branches and at references, and those that clients wrote to the store."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
+from email.utils import formatdate
 
 from starlette.responses import Response
 
 from lakegc_assets.embedded import errors
-from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done, page_answer
-from lakegc_assets.embedded.api.object_answers import (
-    METADATA_HEADER,
-    asked_stats,
-    common_prefix,
-    etag,
-    headers,
-    stats,
-)
-from lakegc_assets.embedded.objects import copies, objects, presigning
-from lakegc_assets.embedded.objects.objects import Found
+from lakegc_assets.embedded.api.calls import Body, Call, Endpoint, answer, done, page_answer
+from lakegc_assets.embedded.objects import copies, linking, objects
+from lakegc_assets.embedded.objects.objects import DEFAULT_CONTENT_TYPE, Found
+from lakegc_assets.graveler.entry import Entry, Timestamp
 
+METADATA_HEADER = "x-lakefs-meta-"
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 MTIME_HEADER = "X-Lakegc-Mtime"
 # Ids of objects and slices hold seconds in 32 bits.
 _XID_END = 1 << 32
 _RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
 # A browser must not run an object as a page of this server.
 _FOR_BROWSERS = {"X-Frame-Options": "SAMEORIGIN", "Content-Security-Policy": "default-src 'none'"}
+# The range of dates in HTTP headers.
+_FIRST_SECOND = -62_135_596_800
+_LAST_SECOND = 253_402_300_799
 
 
 def upload(call: Call) -> Response:
@@ -47,19 +48,19 @@ def upload(call: Call) -> Response:
         mtime=_mtime(call),
         force=call.flag("force"),
     )
-    return answer(stats(found), 201)
+    return answer(_stats(found), 201)
 
 
 def get(call: Call) -> Response:
     """An object's content, or a range of it; 410 if it was swept."""
     found = _entry(call)
-    if call.headers.get("if-none-match") == etag(found):
-        return Response(status_code=304, headers={"ETag": etag(found)})
+    if call.headers.get("if-none-match") == _etag(found):
+        return Response(status_code=304, headers={"ETag": _etag(found)})
     if call.flag("presign"):
         return _redirect(call, found)
     data = objects.content(call.lake, found)
     wanted = _range(call, len(data))
-    shown = {**headers(found), **_FOR_BROWSERS}
+    shown = {**_headers(found), **_FOR_BROWSERS}
     if wanted is None:
         return Response(data, headers=shown)
     shown |= {"Content-Range": f"bytes {wanted.start}-{wanted.stop - 1}/{len(data)}"}
@@ -73,9 +74,9 @@ def head(call: Call) -> Response:
     size = found.entry.size
     wanted = _range(call, size)
     if wanted is None:
-        return Response(headers={**headers(found), "Content-Length": str(size)})
+        return Response(headers={**_headers(found), "Content-Length": str(size)})
     shown = {
-        **headers(found),
+        **_headers(found),
         "Content-Range": f"bytes {wanted.start}-{wanted.stop - 1}/{size}",
         "Content-Length": str(len(wanted)),
     }
@@ -84,8 +85,7 @@ def head(call: Call) -> Response:
 
 def stat(call: Call) -> Response:
     """Statistics of an object, swept or not."""
-    with_metadata = call.query.get("user_metadata", "true").lower() == "true"
-    return answer(asked_stats(call, _entry(call), with_metadata=with_metadata))
+    return answer(_asked_stats(call, _entry(call), with_metadata=_with_metadata(call)))
 
 
 def delete(call: Call) -> Response:
@@ -111,11 +111,11 @@ def list_objects(call: Call) -> Response:
     found, has_more = objects.list_objects(
         call.lake, call.repository, call.names["ref"], call.paging()
     )
-    with_metadata = call.query.get("user_metadata", "true").lower() == "true"
+    with_metadata = _with_metadata(call)
     shown = [
-        common_prefix(item)
+        _common_prefix(item)
         if isinstance(item, str)
-        else asked_stats(call, item, with_metadata=with_metadata and bool(item.entry.metadata))
+        else _asked_stats(call, item, with_metadata=with_metadata and bool(item.entry.metadata))
         for item in found
     ]
     return page_answer(shown, has_more=has_more, key="path")
@@ -134,7 +134,147 @@ def copy(call: Call) -> Response:
         source_path=body.text("src_path"),
         force=body.flag("force"),
     )
-    return answer(stats(found), 201)
+    return answer(_stats(found), 201)
+
+
+def stage(call: Call) -> Response:
+    """Stage an object outside of the namespace."""
+    body = call.json("ObjectStageCreation")
+    mtime = body.number("mtime", int(call.lake.now()))
+    if not _FIRST_SECOND <= mtime <= _LAST_SECOND:
+        raise errors.bad_body("ObjectStageCreation", "mtime", "no date that HTTP can tell")
+    entry = Entry(
+        address=body.text("physical_address"),
+        last_modified=Timestamp(mtime),
+        size=body.number("size_bytes"),
+        e_tag=body.text("checksum"),
+        metadata=body.strings("metadata"),
+        content_type=body.text("content_type", DEFAULT_CONTENT_TYPE),
+    )
+    found = linking.stage_outside(
+        call.lake,
+        call.repository,
+        call.branch,
+        call.required("path"),
+        entry,
+        force=body.flag("force"),
+    )
+    return answer(_stats(found, with_metadata=False), 201)
+
+
+def get_physical_address(call: Call) -> Response:
+    """An address to write to, and to link afterwards; with a presigned URL on request."""
+    path, presign = call.required("path"), call.flag("presign")
+    if presign:
+        call.lake.stores.require_presigning()
+    address = linking.new_link_address(call.lake, call.repository, call.branch, path)
+    shown: dict[str, object] = {"physical_address": address, "presigned_url": None}
+    if presign:
+        bucket, key = objects.bucket_and_key(address)
+        url = call.lake.stores.presigned_url("put_object", bucket, key)
+        shown |= {"presigned_url": url.url, "presigned_url_expiry": url.expires}
+    return answer(shown)
+
+
+def link_physical_address(call: Call) -> Response:
+    """Stage the object at an address."""
+    body = call.json("StagingMetadata")
+    if not isinstance(body.fields.get("staging"), dict):
+        raise errors.bad_body("StagingMetadata", "staging", 'property "staging" is missing')
+    staging = Body("StagingLocation", body.fields["staging"])
+    entry = Entry(
+        address=staging.text("physical_address"),
+        size=body.number("size_bytes"),
+        e_tag=body.text("checksum"),
+        metadata=body.strings("user_metadata"),
+        content_type=body.text("content_type", "") or DEFAULT_CONTENT_TYPE,
+    )
+    found = linking.link(
+        call.lake,
+        call.repository,
+        call.branch,
+        call.required("path"),
+        entry,
+        if_absent=call.only_if_absent(),
+        force=body.flag("force"),
+    )
+    return answer(_stats(found))
+
+
+def _stats(found: Found, *, with_metadata: bool = True) -> dict[str, object]:
+    """An object as lakeFS's ``ObjectStats``."""
+    entry = found.entry
+    shown: dict[str, object] = {
+        "checksum": entry.e_tag,
+        "content_type": entry.content_type,
+        "mtime": entry.last_modified.seconds,
+        "path": found.path,
+        "path_type": "object",
+        "physical_address": found.physical_address,
+        "size_bytes": entry.size,
+    }
+    if with_metadata:
+        shown["metadata"] = dict(entry.metadata)
+    return shown
+
+
+def _asked_stats(call: Call, found: Found, *, with_metadata: bool) -> dict[str, object]:
+    """The same, with a presigned URL instead of the address if the request asks for one."""
+    shown = _stats(found, with_metadata=with_metadata)
+    if call.flag("presign"):
+        url = call.lake.stores.presigned_url("get_object", *objects.locate(call.lake, found))
+        shown |= {"physical_address": url.url, "physical_address_expiry": url.expires}
+    return shown
+
+
+def _common_prefix(path: str) -> dict[str, object]:
+    """``ObjectStats`` of a common prefix."""
+    return {
+        "checksum": "",
+        "mtime": 0,
+        "path": path,
+        "path_type": "common_prefix",
+        "physical_address": "",
+        "size_bytes": 0,
+    }
+
+
+def _headers(found: Found) -> dict[str, str]:
+    """The HTTP headers of an object."""
+    entry = found.entry
+    return {
+        "ETag": _etag(found),
+        "Last-Modified": formatdate(entry.last_modified.seconds, usegmt=True),
+        "Content-Type": _raw(entry.content_type),
+        "Accept-Ranges": "bytes",
+        "Cache-Control": "no-store, must-revalidate",
+        "Expires": "0",
+        "X-Content-Type-Options": "nosniff",
+        **_metadata_headers(entry.metadata),
+    }
+
+
+def _etag(found: Found) -> str:
+    """The entity tag of an object, in quotes."""
+    return f'"{_raw(found.entry.e_tag)}"'
+
+
+def _metadata_headers(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Headers for the metadata that HTTP allows; only ``stat`` returns the others."""
+    return {
+        METADATA_HEADER + name: _raw(value)
+        for name, value in metadata.items()
+        if _HEADER_NAME.fullmatch(name)
+    }
+
+
+def _raw(text: str) -> str:
+    """Text for Starlette, which writes headers in Latin-1; lakeFS writes UTF-8 on one line."""
+    return _CONTROL.sub(" ", text).strip().encode().decode("latin-1")
+
+
+def _with_metadata(call: Call) -> bool:
+    return call.query.get("user_metadata", "true").lower() == "true"
 
 
 def _entry(call: Call) -> Found:
@@ -144,8 +284,7 @@ def _entry(call: Call) -> Found:
 
 def _redirect(call: Call, found: Found) -> Response:
     """Redirect to the URL of the object in the store."""
-    base, key = objects.locate(call.lake, found)
-    url = presigning.presigned_url(call.lake, "get_object", base, key)
+    url = call.lake.stores.presigned_url("get_object", *objects.locate(call.lake, found))
     objects.require_content(call.lake, found)
     return Response(status_code=302, headers={"Location": url.url})
 
@@ -183,12 +322,16 @@ def _header_text(call: Call, name: str) -> str:
 
 _REPO = "/repositories/{repository}"
 _BRANCH = _REPO + "/branches/{branch}"
+_BACKING = _BRANCH + "/staging/backing"
 _REF = _REPO + "/refs/{ref}"
 ENDPOINTS = (
     Endpoint("POST", _BRANCH + "/objects", upload),
+    Endpoint("PUT", _BRANCH + "/objects", stage),
     Endpoint("DELETE", _BRANCH + "/objects", delete),
     Endpoint("POST", _BRANCH + "/objects/delete", delete_many),
     Endpoint("POST", _BRANCH + "/objects/copy", copy),
+    Endpoint("GET", _BACKING, get_physical_address),
+    Endpoint("PUT", _BACKING, link_physical_address),
     Endpoint("GET", _REF + "/objects", get),
     Endpoint("HEAD", _REF + "/objects", head),
     Endpoint("GET", _REF + "/objects/stat", stat),

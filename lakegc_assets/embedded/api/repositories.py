@@ -1,19 +1,22 @@
-"""REST: repositories."""
+"""REST: repositories, and the rules that protect their branches."""
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Sequence
 
 from starlette.responses import Response
 
 from lakegc_assets.embedded import errors
-from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done, one_page
+from lakegc_assets.embedded.api.calls import Call, Endpoint, allowed, answer, done, one_page
 from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.embedded.lake.catalog import Repository
 from lakegc_assets.embedded.lake.layouts import Layout
 from lakegc_assets.embedded.refs import history, refs
 
 LAYOUT_HEADER = "X-Lakegc-Layout"
+_RULE = "BranchProtectionRule"
 _NAME = "^[a-z0-9][a-z0-9-]{2,62}$"
 
 
@@ -53,10 +56,7 @@ def get_repository(call: Call) -> Response:
 
 def delete_repository(call: Call) -> Response:
     """Delete a repository; its objects stay in the store."""
-    with call.lake.state.write() as db:
-        repo = catalog.repository(db, call.repository)
-        if repo.read_only and not call.flag("force"):
-            raise errors.read_only()
+    with call.lake.writing(call.repository, force=call.flag("force")) as (db, repo):
         catalog.delete_repository(db, repo.id)
     return done()
 
@@ -71,6 +71,43 @@ def action_runs(call: Call) -> Response:
     """A page of the runs of actions; the server runs none, so it is empty."""
     call.lake.repository(call.repository)
     return one_page([], call.paging().amount, key="run_id")
+
+
+def get_rules(call: Call) -> Response:
+    """The rules that protect branches."""
+    with call.lake.reading(call.repository) as (db, repo):
+        found = catalog.protected_patterns(db, repo)
+    return answer([{"pattern": pattern} for pattern in found], ETag=_rules_etag(found))
+
+
+def set_rules(call: Call) -> Response:
+    """Replace the rules, if they have the ETag that ``If-Match`` names."""
+    wanted = [rule.text("pattern") for rule in call.json_array(_RULE)]
+    expected = call.headers.get("if-match")
+    with call.lake.writing(call.repository, force=True) as (db, repo):
+        if expected not in {None, _rules_etag(catalog.protected_patterns(db, repo))}:
+            raise errors.moved_meanwhile()
+        catalog.set_protected_patterns(db, repo, wanted)
+    return done()
+
+
+def add_rule(call: Call) -> Response:
+    """Add one rule."""
+    pattern = call.json(_RULE).text("pattern")
+    with call.lake.writing(call.repository, force=True) as (db, repo):
+        catalog.set_protected_patterns(db, repo, [*catalog.protected_patterns(db, repo), pattern])
+    return done()
+
+
+def delete_rule(call: Call) -> Response:
+    """Delete one rule; 404 if the pattern has none."""
+    pattern = call.json(_RULE).text("pattern")
+    with call.lake.writing(call.repository, force=True) as (db, repo):
+        found = catalog.protected_patterns(db, repo)
+        if pattern not in found:
+            raise errors.not_found()
+        catalog.set_protected_patterns(db, repo, [one for one in found if one != pattern])
+    return done()
 
 
 def _layout(call: Call) -> Layout | None:
@@ -93,12 +130,24 @@ def _shown(repo: Repository) -> dict[str, object]:
     }
 
 
-_ONE = "/repositories/{repository}"
+def _rules_etag(patterns: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(patterns).encode()).hexdigest() if patterns else ""
+
+
+_REPO = "/repositories/{repository}"
+_RULES = _REPO + "/settings/branch_protection"
+_OLD_RULES = _REPO + "/branch_protection"
 ENDPOINTS = (
     Endpoint("GET", "/repositories", list_repositories),
     Endpoint("POST", "/repositories", create_repository),
-    Endpoint("GET", _ONE, get_repository),
-    Endpoint("DELETE", _ONE, delete_repository),
-    Endpoint("GET", f"{_ONE}/metadata", repository_metadata),
-    Endpoint("GET", f"{_ONE}/actions/runs", action_runs),
+    Endpoint("GET", _REPO, get_repository),
+    Endpoint("DELETE", _REPO, delete_repository),
+    Endpoint("GET", _REPO + "/metadata", repository_metadata),
+    Endpoint("GET", _REPO + "/actions/runs", action_runs),
+    Endpoint("GET", _RULES, get_rules),
+    Endpoint("PUT", _RULES, set_rules),
+    Endpoint("GET", _OLD_RULES, get_rules),
+    Endpoint("POST", _OLD_RULES, add_rule),
+    Endpoint("DELETE", _OLD_RULES, delete_rule),
+    Endpoint("GET", _OLD_RULES + "/set_allowed", allowed),
 )

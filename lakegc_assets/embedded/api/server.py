@@ -1,16 +1,20 @@
-"""REST: the server's configuration, its user, and further routes that clients call first."""
+"""REST: the server's configuration, its user's logins, and all else that clients call first."""
 
 from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from hmac import compare_digest, digest
 
 from starlette.responses import Response
 
 from lakegc_assets.embedded import errors
-from lakegc_assets.embedded.api import logins
 from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done, one_page
-from lakegc_assets.embedded.lake import catalog
-from lakegc_assets.embedded.objects import presigning
+from lakegc_assets.embedded.lake import Lake, catalog
 
 VERSION = "1.84.0"
+_LOGIN_SECONDS = 7 * 24 * 3600
 _USER = {"creation_date": 0, "email": "", "friendly_name": "", "id": catalog.COMMITTER}
 
 
@@ -71,10 +75,17 @@ def statistics(call: Call) -> Response:
 
 
 def log_in(call: Call) -> Response:
-    """A token for the user's keys."""
+    """A token for the user's keys: a JSON web token signed with the secret, and not stored."""
     body = call.json("LoginInformation")
-    found = logins.log_in(call.lake, body.text("access_key_id"), body.text("secret_access_key"))
-    return answer({"token": found.token, "token_expiration": found.expires})
+    access_key = body.text("access_key_id")
+    if not are_keys(call.lake, f"{access_key}:{body.text('secret_access_key')}".encode()):
+        raise errors.ApiError(401, "credentials are not valid")
+    now = int(call.lake.now())
+    expires = now + _LOGIN_SECONDS
+    claims = {"aud": "login", "exp": expires, "iat": now, "sub": access_key}
+    signed = f"{_encode({'alg': 'HS256', 'typ': 'JWT'})}.{_encode(claims)}"
+    token = f"{signed}.{_signature(call.lake, signed)}"
+    return answer({"token": token, "token_expiration": expires})
 
 
 def user(_: Call) -> Response:
@@ -108,9 +119,38 @@ def _storage(call: Call) -> dict[str, object]:
         "import_support": True,
         "import_validity_regex": regex,
         "pre_sign_multipart_upload": False,
-        "pre_sign_support": presigning.is_supported(call.lake),
+        "pre_sign_support": call.lake.stores.can_presign,
         "pre_sign_support_ui": False,
     }
+
+
+def are_keys(lake: Lake, given: bytes) -> bool:
+    """Return whether these are the keys of the one user, joined by a colon."""
+    expected = f"{lake.settings.access_key}:{lake.settings.secret_key}".encode()
+    return compare_digest(given, expected)
+
+
+def is_valid_token(lake: Lake, token: str) -> bool:
+    """Return whether this server's keys signed a token, and it has not expired."""
+    signed, _, signature = token.rpartition(".")
+    if not compare_digest(signature.encode(), _signature(lake, signed).encode()):
+        return False
+    part = signed.rpartition(".")[2]
+    claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    return bool(claims["sub"] == lake.settings.access_key and lake.now() < claims["exp"])
+
+
+def _signature(lake: Lake, signed: str) -> str:
+    key = lake.settings.secret_key.encode()
+    return _base64(digest(key, signed.encode(), hashlib.sha256))
+
+
+def _encode(content: object) -> str:
+    return _base64(json.dumps(content, separators=(",", ":")).encode())
+
+
+def _base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 ENDPOINTS = (

@@ -14,21 +14,19 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lakegc_assets.embedded.errors import ApiError
-from lakegc_assets.embedded.gateway import (
-    buckets,
-    errors,
-    listing,
-    objects,
-    presigned_v2,
-    signature,
-)
-from lakegc_assets.embedded.gateway.bodies import Body
+from lakegc_assets.embedded.gateway import buckets, errors, objects
 from lakegc_assets.embedded.gateway.calls import Call, unquote_key
 from lakegc_assets.embedded.gateway.documents import error_document
 from lakegc_assets.embedded.gateway.errors import S3Error
 from lakegc_assets.embedded.gateway.multipart import Multipart
-from lakegc_assets.embedded.gateway.payload import unpack
-from lakegc_assets.embedded.gateway.signature import Incoming, Signed
+from lakegc_assets.embedded.gateway.payload import Body, unpack
+from lakegc_assets.embedded.gateway.signature import (
+    V2_HEADERS,
+    V2_PARAMETERS,
+    Incoming,
+    Signed,
+    verify,
+)
 from lakegc_assets.embedded.gateway.uploads import Uploads
 from lakegc_assets.embedded.lake import Lake
 
@@ -107,7 +105,6 @@ class Gateway:
             request.scope["query_string"],
             request.scope["headers"],
         )
-        verify = presigned_v2.verify if presigned_v2.is_presigned(incoming) else signature.verify
         signed = verify(incoming, settings.access_key, settings.secret_key, self._lake.now())
         query = _query(incoming)
         headers = _headers(incoming, query, signed)
@@ -146,8 +143,8 @@ def _operations(multipart: Multipart) -> list[Operation]:
             uploads | {"encoding-type"},
             multipart.list_uploads,
         ),
-        Operation("bucket", "GET", list_type, v2, listing.list_v2),
-        Operation("bucket", "GET", nothing, _LIST | {"marker"}, listing.list_v1),
+        Operation("bucket", "GET", list_type, v2, buckets.list_v2),
+        Operation("bucket", "GET", nothing, _LIST | {"marker"}, buckets.list_v1),
         Operation(
             "bucket",
             "POST",
@@ -177,7 +174,7 @@ def _choose(
     """The requested operation; a request with an unknown part is refused as a whole."""
     given = {name for name in query if name != "x-id" and not name.lower().startswith("x-amz-")}
     if "AWSAccessKeyId" in given:
-        given -= presigned_v2.PARAMETERS
+        given -= V2_PARAMETERS
     for operation in operations:
         if (operation.level, operation.method) != (level, method):
             continue
@@ -205,7 +202,7 @@ def _headers(incoming: Incoming, query: Mapping[str, str], signed: Signed) -> di
     }
     if signed.presigned:
         for name, value in query.items():
-            if name.startswith("x-amz-") or name in presigned_v2.HEADERS:
+            if name.startswith("x-amz-") or name in V2_HEADERS:
                 found.setdefault(name, value.encode().decode("latin-1"))
     return found
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
 from lakegc_assets.embedded.gateway import errors
-from lakegc_assets.embedded.gateway.assembly import check_sizes, write_parts
 from lakegc_assets.embedded.gateway.calls import (
     Call,
     Key,
@@ -25,14 +26,23 @@ from lakegc_assets.embedded.gateway.errors import S3Error
 from lakegc_assets.embedded.gateway.objects import content, if_absent, quoted, source
 from lakegc_assets.embedded.gateway.payload import check_parts, object_checksums
 from lakegc_assets.embedded.gateway.uploads import EndedError, Part, Upload, Uploads
+from lakegc_assets.embedded.lake import Lake
 from lakegc_assets.embedded.lake.catalog import Branch, Repository
 from lakegc_assets.embedded.objects import objects
 from lakegc_assets.embedded.objects.objects import DEFAULT_CONTENT_TYPE
 from lakegc_assets.graveler.entry import Entry
 
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
+
+
 _MOST_PARTS = 10_000
 _MOST_LISTED = 1000
 _COPY_RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
+# All parts but the last need this size.
+SMALLEST_ON_S3 = 5 * 1024 * 1024
+_PartReader = Callable[[], bytes]
 
 
 class Multipart:
@@ -182,7 +192,7 @@ class Multipart:
         size = sum(part.size for part in parts)
         if size > limit:
             raise errors.entity_too_large(limit)
-        check_sizes(lake, [part.size for part in parts])
+        _check_sizes(lake, [part.size for part in parts])
         if object_checksums(call.headers):
             check_parts([self._uploads.read(part) for part in parts], call.headers)
         absent = if_absent(call)
@@ -190,7 +200,7 @@ class Multipart:
         moment = lake.now()
         address = lake.slices.new_address(repo.id, moment)
         etag = _etag(parts)
-        write_parts(lake, repo, address, [partial(self._uploads.read, p) for p in parts], moment)
+        _write_parts(lake, repo, address, [partial(self._uploads.read, p) for p in parts], moment)
         entry = Entry(
             address=address,
             last_modified=objects.timestamp(moment),
@@ -278,3 +288,51 @@ def _copied(call: Call) -> bytes:
     if int(wanted[2]) >= len(data):
         raise errors.invalid_argument("Range specified is not valid for source object")
     return data[int(wanted[1]) : int(wanted[2]) + 1]
+
+
+def _check_sizes(lake: Lake, sizes: Sequence[int]) -> None:
+    """Refuse parts that S3 would not accept; local files allow parts of any size."""
+    if lake.settings.store and any(size < SMALLEST_ON_S3 for size in sizes[:-1]):
+        raise S3Error(
+            400,
+            "EntityTooSmall",
+            "Your proposed upload is smaller than the minimum allowed object size.",
+        )
+
+
+def _write_parts(
+    lake: Lake, repo: Repository, address: str, parts: Sequence[_PartReader], moment: float
+) -> None:
+    """Write an object, which is at its relative address only once it is complete.
+
+    S3 receives the same parts, so that the store's ETag of the object equals the one in lakeFS's
+    entry.
+    """
+    if not lake.settings.store:
+        lake.stores.write(repo, address, b"".join(part() for part in parts), moment)
+        return
+    # Loading boto3 takes longer than most work on local files.
+    from lakegc_assets.storage.s3.client import clients, translated  # noqa: PLC0415
+
+    place = repo.place
+    with translated(repo.address(address)):
+        client = clients(lake.settings.store_config).usual
+        _upload(client, place.authority, place.key(address), parts)
+
+
+def _upload(client: S3Client, bucket: str, key: str, parts: Sequence[_PartReader]) -> None:
+    upload = client.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
+    try:
+        done: list[CompletedPartTypeDef] = []
+        for number, part in enumerate(parts, 1):
+            answer = client.upload_part(
+                Bucket=bucket, Key=key, UploadId=upload, PartNumber=number, Body=part()
+            )
+            done.append({"PartNumber": number, "ETag": answer["ETag"]})
+        client.complete_multipart_upload(
+            Bucket=bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": done}
+        )
+    except BaseException:
+        with suppress(Exception):
+            client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload)
+        raise

@@ -1,19 +1,20 @@
-"""Checks AWS Signature Version 4, in the Authorization header or in the query (presigned URLs).
+"""Checks AWS's signatures: version 4, and presigned URLs of version 2.
 
-Source: AWS's documentation of the signature for S3. There a path is percent-encoded once, and each
+Source: AWS's documentation of version 4 for S3. There a path is percent-encoded once, and each
 request declares its payload.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import re
 from calendar import timegm
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from time import strftime, strptime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from lakegc_assets.embedded.gateway.errors import (
@@ -41,6 +42,17 @@ _PRESIGNED = (
     "X-Amz-SignedHeaders",
     "X-Amz-Signature",
 )
+#: Headers that the query may contain, besides Amazon's own, with a signature of version 2.
+V2_HEADERS: Final = frozenset({"content-md5", "content-type"})
+#: Parameters of the query that only belong to a signature of version 2.
+V2_PARAMETERS: Final = frozenset({"AWSAccessKeyId", "Expires", "Signature"}) | V2_HEADERS
+_V2_RESOURCES: Final = frozenset({
+    b"acl", b"delete", b"lifecycle", b"location", b"logging", b"notification", b"partNumber",
+    b"policy", b"requestPayment", b"response-cache-control", b"response-content-disposition",
+    b"response-content-encoding", b"response-content-language", b"response-content-type",
+    b"response-expires", b"tagging", b"torrent", b"uploadId", b"uploads", b"versionId",
+    b"versioning", b"versions", b"website",
+})  # fmt: skip
 
 
 class Incoming(NamedTuple):
@@ -111,6 +123,8 @@ def verify(incoming: Incoming, access_key: str, secret_key: str, now: float) -> 
     Raises:
         S3Error: it is not signed, this user did not sign it, its time is wrong, or it was changed.
     """
+    if any(name == b"AWSAccessKeyId" for name, _ in incoming.parameters()):
+        return _verify_v2(incoming, access_key, secret_key, now)
     query = {
         name.decode("latin-1"): value.decode("latin-1") for name, value in incoming.parameters()
     }
@@ -121,9 +135,9 @@ def verify(incoming: Incoming, access_key: str, secret_key: str, now: float) -> 
     _check_time(claim, now)
     names = claim.headers.split(";")
     _check_headers(incoming, names)
-    key = signing_key(secret_key, claim.scope)
-    text = string_to_sign(
-        claim.time, claim.scope, canonical_request(incoming, names, claim.payload)
+    key = _signing_key(secret_key, claim.scope)
+    text = _string_to_sign(
+        claim.time, claim.scope, _canonical_request(incoming, names, claim.payload)
     )
     expected = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
     if not hmac.compare_digest(expected.encode(), claim.signature.encode("latin-1")):
@@ -131,7 +145,7 @@ def verify(incoming: Incoming, access_key: str, secret_key: str, now: float) -> 
     return Signed(claim.payload, expected, key, claim.time, claim.scope, presigned)
 
 
-def canonical_request(incoming: Incoming, names: Sequence[str], payload: str) -> str:
+def _canonical_request(incoming: Incoming, names: Sequence[str], payload: str) -> str:
     """The canonical request, the input of the hash; ``names`` are the signed headers."""
     parameters = sorted(
         (quote(name, safe=""), quote(value, safe=""))
@@ -151,13 +165,13 @@ def canonical_request(incoming: Incoming, names: Sequence[str], payload: str) ->
     )
 
 
-def string_to_sign(time: str, scope: str, canonical: str) -> str:
+def _string_to_sign(time: str, scope: str, canonical: str) -> str:
     """The string that the signing key signs."""
     digest = hashlib.sha256(canonical.encode("latin-1")).hexdigest()
     return f"{_ALGORITHM}\n{time}\n{scope}\n{digest}"
 
 
-def signing_key(secret_key: str, scope: str) -> bytes:
+def _signing_key(secret_key: str, scope: str) -> bytes:
     """The key for one date, region and service."""
     key = f"AWS4{secret_key}".encode()
     for part in scope.split("/"):
@@ -273,3 +287,53 @@ def _malformed(what: str, code: str) -> S3Error:
 
 def _trimmed(value: bytes) -> bytes:
     return re.sub(rb" +", b" ", value.strip(b" \t"))
+
+
+def _verify_v2(incoming: Incoming, access_key: str, secret_key: str, now: float) -> Signed:
+    """The same for a presigned URL of version 2, which ``aws s3 presign`` may still make.
+
+    Source: AWS's "Signing and authenticating REST requests", its section on query strings.
+    """
+    parameters = incoming.parameters()
+    query = dict(parameters)
+    if len(query) < len(parameters):
+        # With two values, one could be signed and the other one used.
+        raise signature_does_not_match()
+    expires = query.get(b"Expires", b"")
+    signature = query.get(b"Signature")
+    if signature is None or not re.fullmatch(rb"[0-9]{1,18}", expires):
+        raise access_denied(
+            "Query-string authentication requires the Signature, Expires and AWSAccessKeyId "
+            "parameters"
+        )
+    if not hmac.compare_digest(query[b"AWSAccessKeyId"], access_key.encode()):
+        raise unknown_access_key()
+    if now > int(expires):
+        raise access_denied("Request has expired")
+    text = _string_to_sign_v2(incoming, query)
+    digest = hmac.new(secret_key.encode(), text, hashlib.sha1).digest()
+    if not hmac.compare_digest(base64.b64encode(digest), signature):
+        raise signature_does_not_match()
+    return Signed(UNSIGNED, digest.hex(), key=b"", time="", scope="", presigned=True)
+
+
+def _string_to_sign_v2(incoming: Incoming, query: Mapping[bytes, bytes]) -> bytes:
+    """The string that the secret key signs; headers in the query count like others."""
+    headers: dict[bytes, Sequence[bytes]] = {}
+    for name, value in (*query.items(), *incoming.headers):
+        headers[name.lower()] = [*headers.get(name.lower(), ()), value.strip()]
+    amazons = sorted(name for name in headers if name.startswith(b"x-amz-"))
+    asked = sorted(
+        name + (b"=" + value if value else b"")
+        for name, value in query.items()
+        if name in _V2_RESOURCES
+    )
+    return b"\n".join(
+        (
+            incoming.method.encode(),
+            *(b",".join(headers.get(name, ())) for name in (b"content-md5", b"content-type")),
+            query[b"Expires"],
+            *(name + b":" + b",".join(headers[name]) for name in amazons),
+            incoming.path + (b"?" + b"&".join(asked) if asked else b""),
+        )
+    )

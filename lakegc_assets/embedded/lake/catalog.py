@@ -1,11 +1,12 @@
-"""Repositories, branches, tags and commits as rows of the state, one function for each query."""
+"""Repositories and their refs, commits and rules as rows of the state, one function a query."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from fnmatch import fnmatchcase
 
 from lakegc_assets.embedded import errors
 from lakegc_assets.graveler.ident import commit_id
@@ -296,6 +297,43 @@ def insert_commit(db: sqlite3.Connection, repo: Repository, new: Commit) -> None
             new.generation,
         ),
     )
+
+
+def protected_patterns(db: sqlite3.Connection, repo: Repository) -> Sequence[str]:
+    """The patterns of protected branches, where ``*`` is any text and ``?`` any character."""
+    rows = db.execute(
+        "SELECT pattern FROM protected_branches WHERE repository = ? ORDER BY pattern", (repo.id,)
+    )
+    return [pattern for (pattern,) in rows]
+
+
+def set_protected_patterns(db: sqlite3.Connection, repo: Repository, wanted: Iterable[str]) -> None:
+    """Replace the patterns of protected branches: only merges change these."""
+    db.execute("DELETE FROM protected_branches WHERE repository = ?", (repo.id,))
+    db.executemany(
+        "INSERT OR IGNORE INTO protected_branches VALUES (?, ?)",
+        [(repo.id, pattern) for pattern in wanted],
+    )
+
+
+def require_writable(db: sqlite3.Connection, repo: Repository, branch: str) -> None:
+    """403 for a protected branch: its staged entries cannot change."""
+    _refuse_protected(db, repo, branch, "cannot write to protected branch")
+
+
+def require_committable(db: sqlite3.Connection, repo: Repository, branch: str) -> None:
+    """403 for a protected branch: it takes no commits."""
+    _refuse_protected(db, repo, branch, "cannot commit to protected branch")
+
+
+def require_movable(db: sqlite3.Connection, repo: Repository, branch: str) -> None:
+    """403 for a protected branch: it cannot be reset to another commit."""
+    _refuse_protected(db, repo, branch, "protected branch")
+
+
+def _refuse_protected(db: sqlite3.Connection, repo: Repository, branch: str, message: str) -> None:
+    if any(fnmatchcase(branch, pattern) for pattern in protected_patterns(db, repo)):
+        raise errors.ProtectedBranchError(message)
 
 
 def _repository(row: tuple[str, str, str, int, int, str | None]) -> Repository:

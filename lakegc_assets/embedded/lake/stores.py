@@ -9,13 +9,16 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from threading import Lock
 from time import time
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from lakegc_assets.embedded import errors
 from lakegc_assets.embedded.lake.catalog import Repository
 from lakegc_assets.embedded.lake.settings import ServerSettings
 from lakegc_assets.embedded.lake.trees import Breaks, Trees
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -23,9 +26,19 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.opening import open_store
 
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
 DUMMY_KEY = "_lakefs/dummy"
 _DUMMY = b"this is dummy data - created by lakeFS to check accessibility"
 _OPEN_STORES = 256
+
+
+class PresignedUrl(NamedTuple):
+    """A URL for requests without credentials, and its expiry by the server's clock."""
+
+    url: str
+    expires: int
 
 
 class Stores:
@@ -84,6 +97,38 @@ class Stores:
             f"key({DUMMY_KEY}): storage namespace already in use"
         )
 
+    @property
+    def can_presign(self) -> bool:
+        """Whether clients can get URLs for requests to the store: not to local files."""
+        return bool(self._settings.store)
+
+    def require_presigning(self) -> None:
+        """400 if the block store does not support such URLs, as lakeFS answers for local files."""
+        if not self.can_presign:
+            raise errors.bad_request(
+                f"{self._settings.blockstore_type} adapter: operation not supported"
+            )
+
+    def presigned_url(
+        self, operation: Literal["get_object", "put_object"], base: str, key: str
+    ) -> PresignedUrl:
+        """A URL for one request; the key is relative to the URL ``base`` of a bucket or a prefix.
+
+        Raises:
+            ApiError: 400 if the block store does not support such URLs.
+        """
+        self.require_presigning()
+        # Loading boto3 takes longer than most work on local files.
+        from lakegc_assets.storage.s3.client import clients, translated  # noqa: PLC0415
+
+        place = StorageNamespace.parse(base)
+        config, seconds = self._settings.store_config, self._settings.presign_seconds
+        where = {"Bucket": place.authority, "Key": place.key(key)}
+        with translated(f"{base}: signing a URL for {key!r}"):
+            client = _signing_client(config, clients(config).usual)
+            url = client.generate_presigned_url(operation, Params=where, ExpiresIn=seconds)
+        return PresignedUrl(url, int(self._settings.clock()) + seconds)
+
     def write(
         self,
         repository: Repository,
@@ -113,3 +158,20 @@ class Stores:
             place = repository.place
             path = self._settings.objects_dir / place.authority / place.prefix / address
             os.utime(path, (moment, moment))
+
+
+@lru_cache(maxsize=4)
+def _signing_client(config: StoreConfig, usual: S3Client) -> S3Client:
+    """A client like the store's, but signing by version 4, which boto3 does not in all regions."""
+    import boto3  # noqa: PLC0415
+    from botocore.config import Config  # noqa: PLC0415
+
+    from lakegc_assets.storage.s3.client import open_session  # noqa: PLC0415
+
+    session = boto3.Session(botocore_session=open_session(config.profile, config.credentials_file))
+    return session.client(
+        "s3",
+        endpoint_url=usual.meta.endpoint_url,
+        region_name=usual.meta.region_name,
+        config=usual.meta.config.merge(Config(signature_version="s3v4")),
+    )

@@ -18,7 +18,7 @@ from lakegc_assets.embedded.lake import Lake, catalog
 from lakegc_assets.embedded.lake.catalog import Repository
 from lakegc_assets.embedded.objects import objects
 from lakegc_assets.embedded.objects.objects import Found
-from lakegc_assets.embedded.refs import protection, refs, staging
+from lakegc_assets.embedded.refs import refs, staging
 from lakegc_assets.graveler.entry import (
     AddressType,
     Entry,
@@ -71,7 +71,7 @@ def copy(
         )
 
     with lake.writing(repository, force=force) as (db, repo):
-        protection.require_writable(db, repo, branch)
+        catalog.require_writable(db, repo, branch)
         target = catalog.branch(db, repo, branch)
         at = None
         if source_repository in {None, repo.id}:

@@ -1,7 +1,8 @@
-"""Addresses for clients that write to the store themselves: issued, and linked once.
+"""Objects that clients write to the store themselves: at issued addresses, or outside.
 
-An address ends in a token that signs the address and contains its expiry. So a used or expired
-token is not stored, and the server can still tell it from a token that it never issued.
+An issued address is linked once. It ends in a token that signs the address and contains its expiry.
+So a used or expired token is not stored, and the server can still tell it from a token that it
+never issued.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import hmac
 import re
 import sqlite3
 import struct
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from urllib.parse import unquote
 
 from lakegc_assets.embedded import errors
 from lakegc_assets.embedded.errors import ApiError
@@ -21,7 +24,8 @@ from lakegc_assets.embedded.lake import Lake, catalog
 from lakegc_assets.embedded.lake.catalog import Branch, Repository
 from lakegc_assets.embedded.objects import objects
 from lakegc_assets.embedded.objects.objects import Found
-from lakegc_assets.graveler.entry import Entry
+from lakegc_assets.graveler.entry import AddressType, Entry
+from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
 _MICROSECONDS = 1_000_000
@@ -190,3 +194,68 @@ def _now(lake: Lake) -> int:
 
 def _bad_token(why: str) -> ApiError:
     return errors.bad_request(f"bad address token: {why}")
+
+
+_CUT = re.compile(r"[?#]")
+
+
+def stage_outside(
+    lake: Lake, repository: str, branch: str, path: str, entry: Entry, *, force: bool = False
+) -> Found:
+    """Stage an object outside of the namespace, by its full address.
+
+    Raises:
+        ApiError: 400 for an address that is or may be inside the namespace; 404 if the repository
+            was made anew with another namespace meanwhile.
+    """
+    repo = lake.repository(repository)
+    if Fault.STAGE_INSIDE_NAMESPACE in lake.settings.faults:
+        relative = entry.address.removeprefix(repo.address(""))
+        if relative != entry.address:
+            inside = replace(entry, address=relative)
+            return objects.stage_entry(
+                lake, repository, branch, path, inside, force=force, namespace=repo.namespace
+            )
+    elif reason := why_not_outside(repo.place, entry.address):
+        raise errors.bad_request(
+            f"address {entry.address!r} cannot be staged: {reason}; upload the object, link an "
+            "address that the server gave out, or stage one that is clearly elsewhere"
+        )
+    full = replace(entry, address_type=AddressType.FULL)
+    return objects.stage_entry(
+        lake, repository, branch, path, full, force=force, namespace=repo.namespace
+    )
+
+
+def why_not_outside(place: StorageNamespace, address: str) -> str | None:
+    """The reason why a full address may be inside a namespace, or None if it is surely outside.
+
+    lakeFS does not write an object that is staged by its full address, so this must never be an
+    object that a collector may delete. An address is refused if any reader might resolve it inside
+    the namespace.
+    """
+    for reading in _readings(address):
+        if not {".", ".."}.isdisjoint(reading.split("/")):
+            return "it has '.' or '..' in its path"
+        try:
+            # The appended key also finds an address that is the namespace itself.
+            if place.relatives(reading.rstrip("/") + "/x"):
+                return "it is inside the repository's storage namespace"
+        except UnresolvableAddressError as error:
+            return error.reason
+    return None
+
+
+def _readings(address: str) -> Iterator[str]:
+    """The spellings of an address: unchanged, and percent-decoded until nothing changes.
+
+    Each of them also comes with single slashes, and without the parts of a URL after its path.
+    """
+    seen: set[str] = set()
+    while address not in seen:
+        seen.add(address)
+        for reading in (address, _CUT.split(address, maxsplit=1)[0]):
+            scheme, separator, path = reading.partition("://")
+            yield reading
+            yield scheme + separator + re.sub("/+", "/", path)
+        address = unquote(address, errors="surrogateescape")

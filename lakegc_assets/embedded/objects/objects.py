@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lakegc_assets.embedded import errors
-from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.lake import Lake, catalog
 from lakegc_assets.embedded.lake.catalog import Branch, Repository
-from lakegc_assets.embedded.objects.outside_addresses import why_not_outside
 from lakegc_assets.embedded.paging import Paging, page
-from lakegc_assets.embedded.refs import protection, staging
+from lakegc_assets.embedded.refs import staging
 from lakegc_assets.embedded.refs.refs import Resolved, resolve
 from lakegc_assets.graveler.entry import (
     AddressType,
@@ -128,7 +126,7 @@ def stage_entry(
     with lake.writing(repository, force=force) as (db, repo):
         if namespace not in {None, repo.namespace}:
             raise errors.not_found("repository")
-        protection.require_writable(db, repo, branch)
+        catalog.require_writable(db, repo, branch)
         target = catalog.branch(db, repo, branch)
         if if_absent:
             _refuse_existing(lake, db, repo, target, path)
@@ -137,32 +135,6 @@ def stage_entry(
         record = Record(key, entry_identity(entry), encode_entry(entry))
         staging.stage(db, target, (key, record))
     return Found(repo, path, entry)
-
-
-def stage_outside(
-    lake: Lake, repository: str, branch: str, path: str, entry: Entry, *, force: bool = False
-) -> Found:
-    """Stage an object outside of the namespace, by its full address.
-
-    Raises:
-        ApiError: 400 for an address that is or may be inside the namespace; 404 if the repository
-            was made anew with another namespace meanwhile.
-    """
-    repo = lake.repository(repository)
-    if Fault.STAGE_INSIDE_NAMESPACE in lake.settings.faults:
-        relative = entry.address.removeprefix(repo.address(""))
-        if relative != entry.address:
-            inside = replace(entry, address=relative)
-            return stage_entry(
-                lake, repository, branch, path, inside, force=force, namespace=repo.namespace
-            )
-    elif reason := why_not_outside(repo.place, entry.address):
-        raise errors.bad_request(
-            f"address {entry.address!r} cannot be staged: {reason}; upload the object, link an "
-            "address that the server gave out, or stage one that is clearly elsewhere"
-        )
-    full = replace(entry, address_type=AddressType.FULL)
-    return stage_entry(lake, repository, branch, path, full, force=force, namespace=repo.namespace)
 
 
 def get_entry(lake: Lake, repository: str, ref: str, path: str) -> Found:
@@ -226,7 +198,7 @@ def delete(
     there.
     """
     with lake.writing(repository, force=force) as (db, repo):
-        protection.require_writable(db, repo, branch)
+        catalog.require_writable(db, repo, branch)
         target = catalog.branch(db, repo, branch)
         head = Resolved(catalog.commit(db, repo, target.commit_id), None)
         trees = lake.stores.trees(repo)

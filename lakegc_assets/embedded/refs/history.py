@@ -13,7 +13,7 @@ from lakegc_assets.embedded.lake import Lake, catalog
 from lakegc_assets.embedded.lake.catalog import Branch, Commit, Repository
 from lakegc_assets.embedded.lake.layouts import Layout, set_layout
 from lakegc_assets.embedded.lake.trees import commit_changes
-from lakegc_assets.embedded.refs import merging, protection, refs, staging
+from lakegc_assets.embedded.refs import merging, refs, staging
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.storage.errors import InvalidKeyError, ObjectNotFoundError
 
@@ -81,7 +81,7 @@ def commit(
     """
     with lake.state.read() as db:
         repo = catalog.writable_repository(db, repository, force=force)
-        protection.require_committable(db, repo, branch)
+        catalog.require_committable(db, repo, branch)
         target = catalog.branch(db, repo, branch)
         head = catalog.commit(db, repo, target.commit_id)
         until = staging.last_sequence(db)
@@ -122,7 +122,7 @@ def commit_tree(
     """
     with lake.state.read() as db:
         repo = catalog.writable_repository(db, repository, force=force)
-        protection.require_committable(db, repo, branch)
+        catalog.require_committable(db, repo, branch)
         target, head = clean_branch(lake, db, repo, branch)
     try:
         lake.stores.trees(repo).ranges(metarange_id)
@@ -288,7 +288,7 @@ def hard_reset(lake: Lake, repository: str, branch: str, ref: str, *, force: boo
             repository unless ``force``.
     """
     with lake.writing(repository, force=force) as (db, repo):
-        protection.require_movable(db, repo, branch)
+        catalog.require_movable(db, repo, branch)
         target = catalog.branch(db, repo, branch)
         keeps_staged = Fault.RESET_KEEPS_STAGED in lake.settings.faults
         if not keeps_staged:
@@ -311,7 +311,7 @@ def reset(
     if kind not in {"reset", "common_prefix", "object"}:
         raise errors.bad_request("unknown reset type")
     with lake.writing(repository, force=force) as (db, repo):
-        protection.require_writable(db, repo, branch)
+        catalog.require_writable(db, repo, branch)
         target = catalog.branch(db, repo, branch)
         prefix = b"" if kind == "reset" else path.encode()
         staging.drop(db, target, prefix, exactly=kind == "object")

@@ -14,8 +14,8 @@ import pytest
 from botocore.exceptions import BotoCoreError
 
 from lakegc_assets.embedded import EmbeddedLakeFS
-from lakegc_assets.embedded.gateway.assembly import SMALLEST_ON_S3
 from lakegc_assets.embedded.gateway.errors import S3Error
+from lakegc_assets.embedded.gateway.multipart import SMALLEST_ON_S3
 from lakegc_assets.embedded.gateway.uploads import Uploads
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.conformance.recorder import DURABILITY, conforms

@@ -1,28 +1,32 @@
-"""The list of all staged entries, page by page: lakeFS's ``prepare_uncommited``.
+"""The server's part of garbage collection: rules, and the lists that it prepares for a collector.
 
-A page is one consistent view of the state, and one Parquet file. Pages go through the branches by
-name and through each branch by path; shallow copies are last (see ``copies``). So an entry that is
-staged when a run begins is on one of its pages, unless it is committed, deleted or reset meanwhile.
-Changes of one branch do not remove rows of another.
+``prepare_uncommited`` lists all staged entries, page by page. A page is one consistent view of the
+state, and one Parquet file. Pages go through the branches by name and through each branch by path;
+shallow copies are last (see ``copies``). So an entry that is staged when a run begins is on one of
+its pages, unless it is committed, deleted or reset meanwhile. Changes of one branch do not remove
+rows of another.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import csv
 import io
 import json
+import math
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from datetime import datetime, timezone
+from random import shuffle
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakegc_assets.embedded import errors
 from lakegc_assets.embedded.faults import Fault
-from lakegc_assets.embedded.gc.collect import GC_FOLDER
 from lakegc_assets.embedded.lake import Lake, catalog
 from lakegc_assets.embedded.lake.catalog import Branch, Repository
 from lakegc_assets.embedded.objects import copies
@@ -33,7 +37,12 @@ from lakegc_assets.graveler.entry import (
     entry_identity,
 )
 from lakegc_assets.graveler.namespace import slice_time
+from lakegc_assets.retention.active_commits import SECONDS_A_DAY, active_commits
+from lakegc_assets.retention.commits import Commit, dangling_commits
+from lakegc_assets.retention.rules import Rules, RulesError
 
+GC_FOLDER = "_lakefs/retention/gc"
+TASK_PREFIX = "GCPC"
 _SCHEMA = pa.schema(
     [
         pa.field("physical_address", pa.string(), nullable=False),
@@ -45,6 +54,127 @@ GROUP_ROWS = 50_000
 BATCH_ROWS = 1000
 # No branch can have this name, and every branch name sorts before it.
 _BEHIND_BRANCHES = "\U0010ffff"
+
+
+def rules(lake: Lake, repository: str) -> dict[str, Any]:
+    """The rules as the API returns them; 404 without rules."""
+    repo = lake.repository(repository)
+    if repo.rules is None:
+        raise errors.ApiError(404, "not found")
+    found: dict[str, Any] = json.loads(repo.rules)
+    return found
+
+
+def set_rules(lake: Lake, repository: str, days: int, branches: dict[str, int]) -> None:
+    """Replace the rules.
+
+    As in lakeFS, a default of 0 without branches means no rules, and an empty list of branches is
+    read as null.
+    """
+    text = None
+    if days or branches:
+        listed = [{"branch_id": b, "retention_days": d} for b, d in branches.items()]
+        text = json.dumps({"default_retention_days": days, "branches": listed or None})
+    with lake.writing(repository) as (db, repo):
+        db.execute("UPDATE repositories SET rules = ? WHERE id = ?", (text, repo.id))
+
+
+def prepare_commits(lake: Lake, repository: str) -> dict[str, str]:
+    """Write the list of active commits, and return its location as the API does.
+
+    The list is written as one object with a new name, so it is complete or does not exist.
+
+    Raises:
+        ApiError: 404 without rules, 403 for a read-only repository, 400 for rules that cannot be
+            followed.
+    """
+    with lake.state.read() as db:
+        repo = catalog.writable_repository(db, repository)
+        commits = {
+            c.id: Commit(c.id, c.parents, c.creation_date, c.metarange_id)
+            for c in catalog.all_commits(db, repo)
+        }
+        heads = {b.name: b.commit_id for b in catalog.branches(db, repo)}
+    now = datetime.fromtimestamp(lake.now(), tz=timezone.utc)
+    active = list(_active(lake, commits, heads, _parsed_rules(repo), now))
+    # Today's servers list them in the order of a Go map, which is random.
+    shuffle(active)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("commit_id", "expired", "metarange_id"))
+    writer.writerows((name, "false", commits[name].metarange_id) for name in active)
+    run_id = lake.xids.new_slice(lake.now())
+    path = f"{GC_FOLDER}/commits/run_id={run_id}/commits.csv"
+    lake.stores.open(repo.namespace).put(path, text.getvalue().encode())
+    answer = {
+        "run_id": run_id,
+        "gc_commits_location": repo.address(path),
+        "gc_addresses_location": repo.address(f"{GC_FOLDER}/addresses/"),
+    }
+    if lake.stores.can_presign:
+        url = lake.stores.presigned_url("get_object", repo.namespace, path)
+        answer["gc_commits_presigned_url"] = url.url
+    return answer
+
+
+def _parsed_rules(repo: Repository) -> Rules:
+    if repo.rules is None:
+        raise errors.ApiError(404, "get gc rules: not found")
+    try:
+        return Rules.parse(json.loads(repo.rules))
+    except (RulesError, ValueError) as error:
+        raise errors.bad_request(f"get gc rules: {error}; set the rules again") from None
+
+
+def _active(
+    lake: Lake,
+    commits: Mapping[str, Commit],
+    heads: Mapping[str, str],
+    parsed: Rules,
+    now: datetime,
+) -> Iterable[str]:
+    if Fault.ORDER_DEPENDENT_WALK in lake.settings.faults:
+        return order_dependent_walk(commits, heads, parsed, now)
+    return active_commits(commits, heads, parsed, now).active
+
+
+def order_dependent_walk(
+    commits: Mapping[str, Commit], heads: Mapping[str, str], rules: Rules, now: datetime
+) -> Iterable[str]:
+    """The commits that lakeFS calls active.
+
+    It walks from HEADs and dangling commits in the order of their ids. A walk ends at a parent that
+    an earlier walk with the same or a longer retention has visited. It ends there before it checks
+    whether the child is young enough to keep that parent. Commits are by id, heads by branch.
+    """
+    active: set[str] = set()
+    thresholds: dict[str, float] = {}
+    for commit_id, branch in _starts(commits, heads):
+        days = rules.default_retention_days if branch is None else rules.days(branch)
+        threshold = now.timestamp() - days * SECONDS_A_DAY
+        created, parent = commits[commit_id].creation_date, commits[commit_id].main_parent
+        if branch is None:
+            # lakeFS treats the commit as if it had a child of its own age.
+            parent = commit_id
+        else:
+            active.add(commit_id)
+            thresholds[commit_id] = threshold
+        while parent is not None and thresholds.get(parent, math.inf) > threshold:
+            if created > threshold:
+                active.add(parent)
+            thresholds[parent] = threshold
+            created, parent = commits[parent].creation_date, commits[parent].main_parent
+    return active
+
+
+def _starts(
+    commits: Mapping[str, Commit], heads: Mapping[str, str]
+) -> Iterator[tuple[str, str | None]]:
+    """Each commit where a walk starts, with the branch that has it as HEAD; None if dangling."""
+    branches = [(head, branch) for branch, head in heads.items()]
+    dangling = [(commit_id, "") for commit_id in dangling_commits(commits, heads)]
+    for commit_id, branch in sorted(branches + dangling):
+        yield commit_id, branch or None
 
 
 class _Place(NamedTuple):

@@ -1,1 +1,0 @@
-"""The server's part of garbage collection: the lists that it prepares for a collector."""
