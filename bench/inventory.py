@@ -21,7 +21,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.storage.inventory.opening import Inventory, newest_inventory
+from lakegc_assets.storage.inventory import Inventory, newest_inventory
 from lakegc_assets.storage.opening import open_store
 
 _BUCKET = "bucket"

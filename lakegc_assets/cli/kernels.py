@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lakegc_assets.checks.witness import paths_of, witness
 from lakegc_assets.graveler.decode import (
+    FOLDER_DEPTH,
     decode_metarange,
     decode_paths,
     etag_hash,
@@ -18,7 +19,6 @@ from lakegc_assets.graveler.decode import (
 )
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.graveler.paths import FOLDER_DEPTH
 from lakegc_assets.graveler.ranges import write_metarange, write_range
 from lakegc_assets.mark.ranges import decode
 from lakegc_assets.run.hashing import address_hashes, key_digest, pair_hashes

@@ -27,8 +27,7 @@ from lakegc_assets.engine.datasets import (
     other_columns,
     write_tables,
 )
-from lakegc_assets.engine.interruption import interruptible
-from lakegc_assets.engine.progress import elapsed, report_progress
+from lakegc_assets.engine.progress import elapsed, interruptible, report_progress
 from lakegc_assets.engine.session import Dataset, OpenStore, Session
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import ConfigurationError

@@ -17,11 +17,10 @@ from typing import Final, TypeVar
 
 from loky import get_reusable_executor
 
+from lakegc_assets.engine.answers import answer_order, dumps, plain_error, read_answers
 from lakegc_assets.engine.folders import temporary_files
 from lakegc_assets.engine.package_code import package_digest, require_code
-from lakegc_assets.engine.pickling import answer_order, dumps, read_answers
 from lakegc_assets.engine.progress import report_progress, tasks_done
-from lakegc_assets.engine.task_errors import plain_error
 from lakegc_assets.errors import LakegcError
 
 T = TypeVar("T")

@@ -1,4 +1,7 @@
-"""Logs the progress of a long step every few seconds, and forwards log records to a run."""
+"""Follows a long step: logs its progress every few seconds, and cancels it on an interrupt.
+
+Log records of packages without a run context are forwarded to the log of the run.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import Final
+from contextvars import copy_context
+from threading import Thread
+from typing import Final, TypeVar
 
 from lakegc_assets.wording import counted
 
 #: Gets the same lines, for a user who watches this process and not the log of a run.
 PROGRESS: Final = logging.getLogger("lakegc.progress")
 EVERY_S: Final = 5.0
+R = TypeVar("R")
+_AGAIN_S: Final = 0.5
 
 
 @contextmanager
@@ -83,3 +91,37 @@ def forwarding(name: str, log: logging.Logger) -> Iterator[None]:
 def tasks_done(what: str, done: int, tasks: int) -> str:
     """Return a sentence on the progress of a stage, by its finished tasks."""
     return f"{what}: {done:,} of {counted(tasks, 'task')} {'is' if tasks == 1 else 'are'} done"
+
+
+def interruptible(job: Callable[[], R], interrupt: Callable[[], object]) -> R:
+    """Run a job that computes outside of Python, so that an interrupt of this thread ends it.
+
+    The job runs in its own thread, and this thread only waits for it, since Python delivers
+    interrupts here. An interrupt in the middle of a call to a JVM would leave the answer of that
+    call to the next call.
+
+    Args:
+        job: runs once, or not at all if an interrupt comes before its start.
+        interrupt: ends the job from another thread; called until the job has ended.
+    """
+    context = copy_context()
+    result: Future[R] = Future()
+
+    def run() -> None:
+        # False if the caller was interrupted during the start of this thread.
+        if not result.set_running_or_notify_cancel():
+            return
+        try:
+            result.set_result(context.run(job))
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            result.set_exception(error)
+
+    thread = Thread(target=run, name="lakegc-job", daemon=True)
+    try:
+        thread.start()
+        return result.result()
+    finally:
+        # The first interrupt does not end a job that is only about to begin.
+        while not result.cancel() and not result.done():
+            interrupt()
+            thread.join(_AGAIN_S)

@@ -18,12 +18,10 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lakegc_assets.engine.interruption import interruptible
+from lakegc_assets.engine.answers import answer_order, dumps, errors_of_tasks, read_answers
 from lakegc_assets.engine.package_code import require_code
-from lakegc_assets.engine.pickling import answer_order, dumps, read_answers
-from lakegc_assets.engine.progress import elapsed, report_progress, tasks_done
+from lakegc_assets.engine.progress import elapsed, interruptible, report_progress, tasks_done
 from lakegc_assets.engine.spark_session import code_of_tasks, is_connect
-from lakegc_assets.engine.task_errors import errors_of_tasks
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.wording import counted
 

@@ -30,7 +30,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.history import dataset_of, earlier
 from lakegc_assets.run.scratch import COMPARED, scratch
-from lakegc_assets.storage.inventory.opening import Inventory, newest_inventory
+from lakegc_assets.storage.inventory import Inventory, newest_inventory
 from lakegc_assets.storage.inventory.report import ReportFile, damaged
 from lakegc_assets.wording import counted
 

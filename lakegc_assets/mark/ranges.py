@@ -23,9 +23,8 @@ from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Session
 from lakegc_assets.engine.tasks import pack_in_order, thread_each
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.graveler.decode import DECODER_VERSION, decode_paths
+from lakegc_assets.graveler.decode import DECODER_VERSION, FOLDER_DEPTH, decode_paths
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.graveler.paths import FOLDER_DEPTH
 from lakegc_assets.mark.addresses import are_plain, entry_spellings
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext

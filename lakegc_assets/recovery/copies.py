@@ -24,9 +24,9 @@ from lakegc_assets.recovery.backups import FOLDER, OUTCOMES, UNTRUSTED, Backup
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
-from lakegc_assets.run.batch_stat import missing
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
+from lakegc_assets.run.object_lookup import missing
 from lakegc_assets.run.scratch import NEEDED, Folder
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from lakegc_assets.engine import interruption
+from lakegc_assets.engine import progress
 
 # What runs in the background of a shell ignores interrupts, and so does what it starts.
 _HEED = """
@@ -119,9 +119,9 @@ def test_an_interrupt_while_the_job_is_started_ends_it(
         running.set()
         assert ended.wait(60)
 
-    monkeypatch.setattr(interruption, "Thread", Interrupted)
+    monkeypatch.setattr(progress, "Thread", Interrupted)
     with pytest.raises(KeyboardInterrupt):
-        interruption.interruptible(job, ended.set)
+        progress.interruptible(job, ended.set)
     if not begun:
         threading.Thread.start(threads[0])
     threads[0].join(60)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PythonException
 
+from lakegc_assets.engine.answers import errors_of_tasks
 from lakegc_assets.engine.choice import Engine
-from lakegc_assets.engine.task_errors import errors_of_tasks
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.errors import FormatError

@@ -25,8 +25,8 @@ from pyspark.sql import SparkSession
 from lakegc_assets import traffic
 from lakegc_assets.engine import processes
 from lakegc_assets.engine import tasks as module
+from lakegc_assets.engine.answers import dumps
 from lakegc_assets.engine.choice import Engine
-from lakegc_assets.engine.pickling import dumps
 from lakegc_assets.engine.processes import run_in_processes
 from lakegc_assets.engine.tasks import Tasks, bin_pack, interrupted, pack_in_order, thread_map
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError

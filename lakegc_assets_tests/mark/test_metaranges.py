@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.engine import datasets
-from lakegc_assets.engine.pickling import dumps
+from lakegc_assets.engine.answers import dumps
 from lakegc_assets.mark import metaranges as module
 from lakegc_assets.mark.metaranges import KIND, pairs_of, ranges_of
 from lakegc_assets.run.context import RunContext

@@ -32,9 +32,9 @@ from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record, all_backups
 from lakegc_assets.recovery.copies import only_copies, scratch_space
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
-from lakegc_assets.run.batch_stat import missing
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.run.object_lookup import missing
 from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.storage import local
 from lakegc_assets.storage.errors import StorageError
@@ -341,7 +341,7 @@ def test_what_has_another_size_is_missing(tmp_path: Path, monkeypatch: pytest.Mo
         store.put(f"data/{number:03d}", b"")
     wanted = {"data/000": 1, "data/000-": 0, "data/048": 0, "data/049": 1, "data/0490": 0}
     for worth in (1, 100):
-        monkeypatch.setattr("lakegc_assets.run.batch_stat.WORTH", worth)
+        monkeypatch.setattr("lakegc_assets.run.object_lookup.WORTH", worth)
         gone = missing(store, _objects(wanted), 2).to_pylist()
         assert gone == ["data/000", "data/000-", "data/049", "data/0490"]
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.checks import logged_commits as checked
-from lakegc_assets.graveler.paths import FOLDER_DEPTH
+from lakegc_assets.graveler.decode import FOLDER_DEPTH
 from lakegc_assets.retention.active_commits import Reason, active_commits
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.naive_active_commits import naive_active_commits

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegc_assets.run import batch_stat
-from lakegc_assets.run.batch_stat import stat_many
+from lakegc_assets.run import object_lookup
+from lakegc_assets.run.object_lookup import stat_many
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import InvalidKeyError, ObjectNotFoundError
 from lakegc_assets.storage.values import LISTING_SCHEMA, ObjectInfo
@@ -54,8 +54,8 @@ def test_what_is_there_is_found(there: list[str], others: list[str], page: int, 
     wanted = {*there[::2], *others}
     store = _Counting([key for key in there if "\0" not in key], page)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_stat, "WORTH", worth)
-        patch.setattr(batch_stat, "ASKED", 2)
+        patch.setattr(object_lookup, "WORTH", worth)
+        patch.setattr(object_lookup, "ASKED", 2)
         assert looked(store, sorted(wanted)) == sorted(wanted & set(store.keys))
 
 

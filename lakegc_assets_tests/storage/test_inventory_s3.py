@@ -18,7 +18,7 @@ from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.inventory.opening import newest_inventory
+from lakegc_assets.storage.inventory import newest_inventory
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import LISTING_SCHEMA, ObjectInfo
 from lakegc_assets_tests.inventories import CURRENT, S3_COLUMNS, S3Reports, listed, md5, s3_row

@@ -23,7 +23,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import AzureAccess, StoreConfig
-from lakegc_assets.storage.inventory.opening import Inventory, newest_inventory
+from lakegc_assets.storage.inventory import Inventory, newest_inventory
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import LISTING_SCHEMA, ObjectInfo
 from lakegc_assets_tests.inventories import listed, md5

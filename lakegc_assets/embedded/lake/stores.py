@@ -99,7 +99,7 @@ class Stores:
 
     @property
     def can_presign(self) -> bool:
-        """Whether clients can get URLs for requests to the store: not to local files."""
+        """True if clients can get URLs for requests to the store: local files have none."""
         return bool(self._settings.store)
 
     def require_presigning(self) -> None:
