@@ -5,9 +5,11 @@ A prepare call makes the server write a list to the storage namespace, and retur
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
+from functools import partial
 from time import monotonic, sleep
 from typing import TypeVar
 
@@ -32,11 +34,15 @@ from lakegc_assets.lakefs.models import (
 from lakegc_assets.lakefs.reads import LakeFSReads
 from lakegc_assets.lakefs.transport import parse
 
+logger = logging.getLogger(__name__)
+
 _START_OF_COMMIT_ID = re.compile(r"[0-9a-fA-F]{1,64}")
 Status = TypeVar("Status", bound=TaskStatus)
 FIRST_POLL_S = 0.1
 #: The most starts of a task that fails; each start has the full time-out of such a task.
 _TASKS = 3
+#: Seconds until a task that has not ended is begun once more; each next time, four times as many.
+_LOST_S = 300.0
 _LONGEST_POLL_S = 10.0
 
 
@@ -86,13 +92,13 @@ class LakeFSClient(LakeFSReads):
     def _prepared_commits(self, repository: str) -> PreparedCommits:
         path = ("repositories", repository, "gc", "prepare_commits")
         try:
-            task = parse(self._prepare(*path, "async"), TaskCreated)
+            task_id = self._begin(*path, "async")
         except NotFoundError:
             # An older server has only the synchronous call. This never means that there are no
             # rules.
             self.repository(repository)
         else:
-            return self._await(repository, task.id)
+            return self._await(repository, task_id)
         try:
             # The older server does in this one call the work of a newer server's task.
             limit_s = self._limits.active_commits_s
@@ -103,10 +109,13 @@ class LakeFSClient(LakeFSReads):
             raise
 
     def _await(self, repository: str, task_id: str) -> PreparedCommits:
-        path = ("repositories", repository, "gc", "prepare_commits", "status")
+        path = ("repositories", repository, "gc", "prepare_commits")
         what = f"preparing the commits of {repository!r} (task {task_id})"
         limit_s = self._limits.active_commits_s
-        status = self._ended(PrepareCommitsStatus, path, {"id": task_id}, limit_s, what)
+        # A server that was restarted (1.72 to 1.84, by the source) leaves its task unfinished.
+        states = partial(self._get, PrepareCommitsStatus, *path, "status")
+        again = partial(self._begin, *path, "async")
+        status = self._ended(states, "id", task_id, limit_s, what, again)
         if status.error is not None:
             if self.gc_rules(repository) is None:
                 raise _no_rules(repository, status.error.message)
@@ -128,39 +137,59 @@ class LakeFSClient(LakeFSReads):
         UnexpectedAnswerError.
         """
         path = ("repositories", repository, "dump")
-        task = parse(self._prepare(*path), TaskCreated)
+        task_id = self._begin(*path)
         limit_s, what = self._limits.one_prepare_s, f"listing all commits of {repository!r}"
-        status = self._ended(DumpStatus, path, {"task_id": task.id}, limit_s, what)
+        status = self._ended(
+            partial(self._get, DumpStatus, *path), "task_id", task_id, limit_s, what
+        )
         if status.refs is None:
             raise UnexpectedAnswerError(
                 f"{what} failed on the server: {status.error}. Read the server's log, and run again"
             )
         return status.refs
 
+    def _begin(self, *path: str) -> str:
+        """Start a task and return its id."""
+        return parse(self._prepare(*path), TaskCreated).id
+
     def _ended(
         self,
-        model: type[Status],
-        path: tuple[str, ...],
-        named: Mapping[str, str],
+        state_of: Callable[..., Status],
+        param: str,
+        task_id: str,
         limit_s: float,
         what: str,
+        again: Callable[[], str] | None = None,
     ) -> Status:
-        """Wait for a task and return its state. Raises TimedOutError and UnexpectedAnswerError."""
-        deadline, pause, (task_id,) = monotonic() + limit_s, FIRST_POLL_S, named.values()
+        """Wait for a task and return its state. Raises TimedOutError and UnexpectedAnswerError.
+
+        ``again``: begins the same task once more, in case that the server has lost it; the first
+        one that ends counts.
+        """
+        began, pause, tasks, lost_s = monotonic(), FIRST_POLL_S, [task_id], _LOST_S
         while True:
-            status = self._get(model, *path, params=named)
-            if status.task_id != task_id:
-                raise UnexpectedAnswerError(
-                    f"{what}: the server was asked for the task {task_id} and answered for "
-                    f"{status.task_id}. Check the proxies"
-                )
-            if status.completed:
-                return status
-            if monotonic() + pause > deadline:
+            for one in tasks:
+                status = state_of(params={param: one})
+                if status.task_id != one:
+                    raise UnexpectedAnswerError(
+                        f"{what}: the server was asked for the task {one} and answered for "
+                        f"{status.task_id}. Check the proxies"
+                    )
+                if status.completed:
+                    return status
+            waited = monotonic() - began
+            if waited + pause > limit_s:
                 raise TimedOutError(
                     f"{what} was not completed in {limit_s:.0f} s: run again, or raise "
                     "read_timeout_seconds beyond that"
                 )
+            if again is not None and waited > lost_s:
+                tasks.append(again())
+                lost_s += 4 * lost_s
+                logger.warning(
+                    "%s is not completed after %.0f s, as if the server had been restarted: "
+                    "begun once more, as task %s", what, waited, tasks[-1],
+                )  # fmt: skip
             sleep(pause)
             pause = min(pause * 1.5, _LONGEST_POLL_S)
 

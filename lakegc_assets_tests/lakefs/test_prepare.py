@@ -210,6 +210,50 @@ def test_a_task_that_never_ends_is_given_up(
     assert len(server.asked("GET", STATUS)) == 4
 
 
+def test_a_task_that_a_restarted_server_has_lost_is_begun_again(
+    server: ReplayServer, client: LakeFSClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server answers for such a task as for one that still runs, for ever."""
+    pauses: list[float] = []
+    monkeypatch.setattr(client_module, "sleep", pauses.append)
+    monkeypatch.setattr(client_module, "monotonic", lambda: sum(pauses))
+    begun = iter(["lost", "lost too", "third"])
+    answers = {"third": _status(task_id="third", completed=True, result=DONE)}
+
+    def begin(_: Request) -> Answer:
+        return Answer(202, {"id": next(begun)})
+
+    def answer(asked: Request) -> Answer:
+        task = asked.params["id"]
+        return Answer(*answers.get(task, _status(task_id=task, completed=False)))
+
+    server.overrides["POST", f"{GC}/prepare_commits/async"] = begin
+    server.overrides["GET", STATUS] = answer
+    assert client.prepare_commits("retention").run_id == "r"
+    assert sum(pauses) < 1800
+
+
+def test_a_slow_task_is_still_waited_for_once_another_is_begun(
+    server: ReplayServer, client: LakeFSClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(client_module, "sleep", pauses.append)
+    monkeypatch.setattr(client_module, "monotonic", lambda: sum(pauses))
+    begun = iter(["slow", "lost"])
+
+    def answer(asked: Request) -> Answer:
+        task = asked.params["id"]
+        done = task == "slow" and sum(pauses) > 1000
+        return Answer(*_status(task_id=task, completed=done, result=DONE if done else None))
+
+    server.overrides["POST", f"{GC}/prepare_commits/async"] = lambda _: Answer(
+        202, {"id": next(begun)}
+    )
+    server.overrides["GET", STATUS] = answer
+    assert client.prepare_commits("retention").run_id == "r"
+    assert next(begun, None) is None
+
+
 def test_a_task_survives_a_busy_server(server: ReplayServer, client: LakeFSClient) -> None:
     busy = [Answer(503), Answer(429, {"message": "slow"}), Answer(503)]
     server.overrides["GET", STATUS] = lambda _request: busy.pop() if busy else None
