@@ -144,7 +144,7 @@ def prepare_uncommitted(ctx: RunContext) -> UncommittedFiles:
         IntegrityError: none of ``settings.snapshot_attempts`` tries passed them.
     """
     files = UncommittedFiles()
-    reason = ""
+    reason = lost = ""
     while files.tries < ctx.settings.snapshot_attempts:
         files.tries += 1
         seen = set(read_heads(ctx.client, ctx.repository))
@@ -171,10 +171,22 @@ def prepare_uncommitted(ctx: RunContext) -> UncommittedFiles:
         else:
             return files
         ctx.log.warning("uncommitted snapshot of %s starts again: %s", ctx.repository, reason)
+    if lost:
+        reason = _lost_head(ctx) or lost
     raise IntegrityError(
         f"the uncommitted snapshot of {ctx.repository!r} is not complete after {files.tries} "
         f"tries: {reason}. Run again when the repository is quieter",
     )
+
+
+def _lost_head(ctx: RunContext) -> str:
+    """The error for a branch whose HEAD the server does not find; empty if it finds all HEADs."""
+    for head in set(listed_heads(ctx.client, ctx.repository).values()):
+        try:
+            next(ctx.client.log(ctx.repository, head))
+        except NotFoundError as error:
+            return str(error)
+    return ""
 
 
 def _how_far(repository: str, pages: Sequence[UncommittedPage]) -> str:

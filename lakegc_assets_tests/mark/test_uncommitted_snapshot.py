@@ -303,6 +303,17 @@ def test_a_404_in_every_try_stops_the_run(paged: Paged) -> None:
         paged.prepare()
 
 
+def test_a_404_because_of_a_head_that_does_not_exist_names_its_branch(paged: Paged) -> None:
+    paged.server.overrides[PREPARE] = (404, {"message": "commit not found"})
+    listed = branches_with(paged.server, "zz-lost").body["results"]
+    paged.server.overrides[BRANCHES] = lambda asked: paged_items(listed, "id", asked.params)
+    paged.server.overrides["GET", "/repositories/paged/refs/(0{64}|zz-lost)/commits"] = (
+        404, {"message": "commit not found"},
+    )  # fmt: skip
+    with pytest.raises(IntegrityError, match=r"after 3 tries: .*'zz-lost' of 'paged' points to"):
+        paged.prepare()
+
+
 @pytest.mark.parametrize("message", ["branch not found", "invalid API endpoint"])
 def test_a_diff_that_is_not_found_is_no_proof_that_nothing_is_staged(
     message: str, paged: Paged
