@@ -300,18 +300,19 @@ class RunContext:
             RefusedError: a clock differs by more than ``settings.clock_skew``.
         """
         store_time = self.clocks.of_store(store)
-        for name, theirs in (
-            ("lakeFS server", self.clocks.of_lakefs(client)),
-            ("object store", store_time),
-        ):
-            skew = abs(theirs - self.clocks.now())
-            if skew > self.settings.clock_skew:
-                raise RefusedError(
-                    f"the clock of the {name} differs from this machine's by {skew}, more than "
-                    f"{self.settings.clock_skew}: ages cannot be trusted. Correct the clock of "
-                    f"this machine or of the {name}",
-                )
+        self._require_same_time("object store", store_time)
+        # Each is compared at once: reading the next one may wait for a server that is away.
+        self._require_same_time("lakeFS server", self.clocks.of_lakefs(client))
         return store_time
+
+    def _require_same_time(self, name: str, theirs: datetime) -> None:
+        skew = abs(theirs - self.clocks.now())
+        if skew > self.settings.clock_skew:
+            raise RefusedError(
+                f"the clock of the {name} differs from this machine's by {skew}, more than "
+                f"{self.settings.clock_skew}: ages cannot be trusted. Correct the clock of "
+                f"this machine or of the {name}",
+            )
 
     def finish(
         self,

@@ -7,18 +7,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
+from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import ReadOnlyRepositoryError
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.publication import mark_folder, read_summary, require_unused
+from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.replay import Answer, ReplayServer, paged
 from lakegc_assets_tests.sessions import Session
@@ -130,6 +133,25 @@ def test_a_clock_that_is_off_is_refused(
     assert ctx.root.runs("emptyrepo") == []
 
 
+def test_a_wait_for_lakefs_is_no_difference_of_clocks(ctx: RunContext) -> None:
+    times = [ctx.clocks.now()]
+
+    class Waiting(Clocks):
+        def now(self) -> datetime:
+            return times[-1]
+
+        def of_store(self, store: ObjectStore) -> datetime:  # noqa: ARG002 - the protocol's
+            return times[-1]
+
+        def of_lakefs(self, client: LakeFSClient) -> datetime:  # noqa: ARG002 - the protocol's
+            times.append(times[-1] + 10 * MINUTES)
+            return times[-1]
+
+    there = replace(ctx, clocks=Waiting()).connect()
+    assert there.check_clocks(there.client, there.connections.store()) == times[0]
+    assert len(times) == 2
+
+
 def test_the_clock_of_the_store_begins_the_run(ctx: RunContext) -> None:
     moment = ctx.clocks.now()
     near = recorded.FixedClocks(moment, lakefs_skew=-5 * MINUTES, store_skew=5 * MINUTES)
@@ -166,6 +188,7 @@ def test_a_mark_id_that_is_in_use_is_refused(ctx: RunContext) -> None:
 HOLD = """
 import sys
 from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.storage.base import ObjectStore
 with repository_lock(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
