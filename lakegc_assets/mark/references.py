@@ -169,12 +169,19 @@ def read_references(
         elif any(other.is_same(listed.repository) for listed in others) and not isinstance(
             _or_error(ctx.client.repository, other.name), RepositoryInDeletionError
         ):
+            storage = other.repository.storage_id
             error = UnreadableRepositoryError(
                 f"repository {other.name!r} of the same server may name objects of "
                 f"{ctx.repository!r} by their full addresses, and cannot be read: {outcome}. "
                 "Repair it, or give the credentials permission to read it, then run again. If "
                 f"{other.name!r} names no object of {ctx.repository!r}, add it to "
                 "ignored_repositories, for the mark and its sweep"
+                + (
+                    f". (It is in the storage {storage!r} of the server. If that is another store "
+                    f"than that of {ctx.repository!r}, it names none)"
+                    if storage
+                    else ""
+                )
             )
             if unread is None:
                 raise error from outcome

@@ -61,6 +61,16 @@ def overlap(namespace: StorageNamespace, url: str) -> bool:
     return any(ours.overlaps(theirs) for ours, theirs in product(*readings))
 
 
+def apart_in_lakefs(one: Repository, other: Repository) -> str:
+    """A sentence about two repositories that lakeFS keeps in different storages; else empty."""
+    if one.storage_id == other.storage_id:
+        return ""
+    return (
+        f". lakeFS has {one.id!r} in its storage {one.storage_id!r} and {other.id!r} in "
+        f"{other.storage_id!r}; both may be one store, so lakegc takes equal URLs for one place"
+    )
+
+
 def require_apart(
     repository: Repository, namespace: StorageNamespace, others: Iterable[Repository]
 ) -> None:
@@ -86,7 +96,8 @@ def require_apart(
                 f"the storage namespaces of repositories {repository.id!r} "
                 f"({repository.storage_namespace}) and {other.id!r} ({other.storage_namespace}) "
                 "overlap: what one of them needs looks like garbage in the other. Neither can be "
-                "collected while both exist. Recreate one of them in a namespace of its own",
+                "collected while both exist. Recreate one of them in a namespace of its own"
+                f"{apart_in_lakefs(repository, other)}",
             )
 
 

@@ -68,9 +68,10 @@ def test_the_error_about_a_deleted_repository_says_what_is_left_of_it(
         replace(ctx, repository="never").connect()
 
 
-def add_repository(server: ReplayServer, namespace: str) -> None:
+def add_repository(server: ReplayServer, namespace: str, storage: str = "") -> None:
     found: list[dict[str, Any]] = server.recording.body("repositories")["results"]
-    other = {**found[0], "id": "another", "storage_namespace": namespace}
+    made = {"id": "another", "storage_namespace": namespace, "storage_id": storage}
+    other = {**found[0], **made}
     server.overrides[REPOSITORIES] = lambda asked: paged([other, *found], "id", asked.params)
 
 
@@ -93,6 +94,12 @@ def test_repositories_that_share_a_namespace_are_refused(
     with pytest.raises(IntegrityError, match="Neither can be collected"):
         list_store(ctx)
     assert ctx.root.runs("emptyrepo") == []
+
+
+def test_two_storages_of_a_server_may_be_one_store(server: ReplayServer, ctx: RunContext) -> None:
+    add_repository(server, "s3://lab/emptyrepo", "second")
+    with pytest.raises(IntegrityError, match=r"overlap.*'emptyrepo' in its storage '' .* 'second'"):
+        ctx.connect()
 
 
 def test_a_namespace_that_may_be_anywhere_is_refused_with_its_repository(

@@ -116,6 +116,24 @@ def test_a_repository_that_cannot_be_read_stops_the_run_unless_it_is_ignored(
     assert facts["ignored_repositories"] == [OTHER]
 
 
+def test_a_repository_in_another_storage_of_the_server_is_said_to_be_there(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its store may be one that this process does not reach."""
+    commit_it(lake, min(marked.candidates))
+    shutil.rmtree(lake.server.objects_dir / OTHER / "_lakefs")
+    listed = LakeFSClient.repositories
+
+    def repositories(client: LakeFSClient, prefix: str = "") -> Iterator[Repository]:
+        for one in listed(client, prefix):
+            more = {"storage_id": "second"} if one.id == OTHER else {}
+            yield one.model_copy(update=more)
+
+    monkeypatch.setattr(LakeFSClient, "repositories", repositories)
+    with pytest.raises(UnreadableRepositoryError, match="in the storage 'second' of the server"):
+        mark(lake, spark, "stopped")
+
+
 def test_a_sweep_ignores_only_what_its_mark_has_ignored(
     lake: SmallLake, marked: Marked, spark: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
