@@ -10,7 +10,7 @@ from pathlib import Path
 from bench._memory import CpuTime
 from bench._run import Session, measured
 from lakegc_assets.attribution.attribution import attribute
-from lakegc_assets.checks.evaluation import check_candidates, require_passed
+from lakegc_assets.checks.invariants import check_candidates, require_passed
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits

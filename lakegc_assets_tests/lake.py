@@ -15,7 +15,7 @@ from unittest import mock
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lakegc_assets.checks.evaluation import check_candidates
+from lakegc_assets.checks.invariants import check_candidates
 from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.embedded.app import make_app
 from lakegc_assets.embedded.lake import Lake

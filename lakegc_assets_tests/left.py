@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lakegc_assets.checks.context import CheckResult
-from lakegc_assets.checks.evaluation import NAMES
+from lakegc_assets.checks.invariants import NAMES
 from lakegc_assets.run.artifacts import (
     PROTECTION,
     PROTECTION_VERSION,

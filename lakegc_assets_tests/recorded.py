@@ -17,7 +17,7 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
 from lakegc_assets.checks.context import CheckResult
-from lakegc_assets.checks.evaluation import check_candidates
+from lakegc_assets.checks.invariants import check_candidates
 from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark.candidates import find_candidates

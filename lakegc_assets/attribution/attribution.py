@@ -8,6 +8,7 @@ and not attributed.
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +19,13 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.attribution import relations
 from lakegc_assets.attribution.branch_groups import Ancestor, Groups, group, keepers
-from lakegc_assets.attribution.own_files import own_files
 from lakegc_assets.attribution.relations import (
+    LAKEFS,
     NOT_ADOPTED,
     NOT_LISTED,
     PRINT_BITS,
     UNEXPLAINED,
+    UNKNOWN,
     WORD,
     words_of,
 )
@@ -36,6 +38,7 @@ from lakegc_assets.mark.committed_addresses import PATH_RANGES
 from lakegc_assets.mark.incremental_listing import sweeps_since
 from lakegc_assets.mark.live_ranges import every_range
 from lakegc_assets.mark.metaranges import pairs_frame
+from lakegc_assets.mark.publication import OURS as OUR_FILES
 from lakegc_assets.mark.ranges import cached_frame
 from lakegc_assets.mark.served_candidates import SPARED as SPARED_ROWS
 from lakegc_assets.mark.session_folder import SessionFolder
@@ -44,8 +47,11 @@ from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
+from lakegc_assets.run.pins import PINS
 from lakegc_assets.run.scratch import remove
 from lakegc_assets.run.settings import recorded_retain
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.wording import counted
 
 ASSET: Final = "storage_attribution"
@@ -84,6 +90,25 @@ _PRINTED: Final = schema(
     "place bigint",
     _PRINTS,
     "object bigint",
+)
+OURS: Final = "ours"
+_FOLDER: Final = "_lakefs/"
+_TABLE: Final = re.compile(r"_lakefs/[0-9a-f]{64}")
+_GC: Final = "_lakefs/retention/gc/"
+_MARK: Final = re.compile(
+    rf"{_GC}(?:unified|uncommitted|addresses|addresses\.text|reports)/(?:mark_id=)?([^/]+)/"
+)
+#: Kinds by key prefix; the first match decides.
+_KINDS: Final = (
+    (TRASH, OURS, "trash"),
+    (PINS, OURS, "pins"),
+    (f"{_GC}lakegc/", OURS, "leases and holds"),
+    (_GC, LAKEFS, "its marks, and what it prepared for them"),
+    ("_lakefs/retention/", LAKEFS, "rules"),
+    ("_lakefs/actions/", LAKEFS, "logs of actions"),
+    ("_lakefs/exported/", LAKEFS, "exports to catalogs"),
+    ("_lakefs/dummy", LAKEFS, "dummy"),
+    ("_lakefs/refs_manifest.json", LAKEFS, "dumps of refs"),
 )
 
 
@@ -352,3 +377,27 @@ def _coverage(chain: Mapping[str, Manifest], unread: int) -> list[str]:
             "that are shown for one branch only may be shared"
         )
     return limits
+
+
+def own_files(store: ObjectStore, runs: Collection[str]) -> list[tuple[str, str, int, int]]:
+    """Class, kind, objects and bytes of the files below ``_lakefs/`` now; ``runs`` are our own."""
+    ours = frozenset(runs)
+    found: dict[tuple[str, str], list[int]] = {}
+    for page in store.list(_FOLDER):
+        for key, size in zip(page["key"].to_pylist(), page["size"].to_pylist(), strict=True):
+            total = found.setdefault(_kind(key, ours), [0, 0])
+            total[0] += 1
+            total[1] += size
+    return [(name, kind, objects, size) for (name, kind), (objects, size) in sorted(found.items())]
+
+
+def _kind(key: str, runs: frozenset[str]) -> tuple[str, str]:
+    if _TABLE.fullmatch(key):
+        return LAKEFS, "ranges and metaranges"
+    mark = _MARK.match(key)
+    if mark and mark[1] in runs and (OUR_FILES.fullmatch(key) or key.endswith("/deleted.csv")):
+        return OURS, "marks"
+    return next(
+        ((name, kind) for start, name, kind in _KINDS if key.startswith(start)),
+        (UNKNOWN, "below _lakefs/"),
+    )

@@ -1,7 +1,7 @@
 """A set of candidates and the data that the checks compare it with, computed at first use.
 
 Tasks read the commits and lists that lakeFS names (``live_set``) and the entries in the ranges of
-HEADs (``witness_cache``), as datasets of whole addresses. Relations compare these datasets with the
+HEADs (``witness``), as datasets of whole addresses. Relations compare these datasets with the
 candidates and the listing. This process receives only counts and the addresses in messages.
 """
 
@@ -21,8 +21,7 @@ from lakegc_assets.checks import live_set, relations, served_addresses
 from lakegc_assets.checks.live_set import ADDRESSES, pinned_addresses, write_addresses
 from lakegc_assets.checks.logged_commits import kept_commits, path_commits
 from lakegc_assets.checks.paths import SPANS, Below, entries_below
-from lakegc_assets.checks.witness import ENTRIES, KIND
-from lakegc_assets.checks.witness_cache import Witnessed, witnessed
+from lakegc_assets.checks.witness import ENTRIES, KIND, Witnessed, witnessed
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.relation import union_all

@@ -55,7 +55,7 @@ def metrics(port: int | None, address: str, every: timedelta, textfile: Path | N
     if every <= timedelta(0):
         raise click.UsageError("--every must be longer than 0s: give 30s or 1m, for example")
     from lakegc_assets.defs.metrics import metrics_file
-    from lakegc_assets.estate.exposition import text_of
+    from lakegc_assets.estate.metrics import text_of
     from lakegc_assets.storage.files import write_file
 
     if port is not None:
@@ -106,7 +106,7 @@ class LastLook(Collector):
 
 def _serve(address: str, port: int, every: timedelta) -> None:
     """Serve the metrics until the process is ended."""
-    from lakegc_assets.estate.exposition import registry_of
+    from lakegc_assets.estate.metrics import registry_of
 
     over, last = Event(), LastLook()
     # Only now: Dagster sets handlers of its own for both signals while it is loaded.

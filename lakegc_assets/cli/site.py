@@ -14,10 +14,9 @@ from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.engine.spark_session import configured_by, prepare_environment, start_session
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError, RefusedError
-from lakegc_assets.estate.guards import Guards, read_guards
 from lakegc_assets.estate.repository_state import UNREADABLE, Unread, runs_by_begin
 from lakegc_assets.estate.run_outcome import outcome_of
-from lakegc_assets.estate.run_state import RunManifests, run_state
+from lakegc_assets.estate.run_state import Guards, RunManifests, read_guards, run_state
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import NotFoundError

@@ -6,8 +6,8 @@ from typing import Final
 import dagster as dg
 
 from lakegc_assets.attribution.attribution import ASSET as ATTRIBUTION
-from lakegc_assets.attribution.verification import problems
-from lakegc_assets.checks.evaluation import (
+from lakegc_assets.attribution.usage import problems
+from lakegc_assets.checks.invariants import (
     INVARIANTS,
     WARNINGS,
     check_candidates,

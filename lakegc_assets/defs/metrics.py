@@ -16,7 +16,7 @@ from lakegc_assets.defs.fields import filled_in
 from lakegc_assets.defs.names import REPOSITORY, Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.estate.exposition import EstateMetrics, estate_metrics, text_of
+from lakegc_assets.estate.metrics import EstateMetrics, estate_metrics, text_of
 from lakegc_assets.estate.repository_state import OldRuns
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.bounds import Bounds

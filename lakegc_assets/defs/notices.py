@@ -11,7 +11,7 @@ from typing import Final
 
 import dagster as dg
 
-from lakegc_assets.checks.evaluation import NAMES
+from lakegc_assets.checks.invariants import NAMES
 from lakegc_assets.defs.collection import Collection, remembered
 from lakegc_assets.defs.failures import failed_for_a_while, failed_steps, first_cause
 from lakegc_assets.defs.names import (

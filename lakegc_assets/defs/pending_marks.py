@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import dagster as dg
 
-from lakegc_assets.checks.evaluation import candidate_share_of, read_results
+from lakegc_assets.checks.invariants import candidate_share_of, read_results
 from lakegc_assets.defs.automation_state import add_failing, failing_sensors
 from lakegc_assets.defs.collection import Collection, changes, remembered
 from lakegc_assets.defs.names import (

@@ -10,8 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakegc_assets.estate.guards import Guards, read_guards
-from lakegc_assets.estate.run_state import DELETED_OR_MISSING, deleted_or_missing, no_sweep
+from lakegc_assets.estate.run_state import (
+    DELETED_OR_MISSING,
+    Guards,
+    deleted_or_missing,
+    no_sweep,
+    read_guards,
+)
 from lakegc_assets.mark.explanation import Explanation, explain_object, row_of
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.context import RunContext

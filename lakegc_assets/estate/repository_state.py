@@ -16,7 +16,6 @@ from zlib import crc32
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.estate.guards import Guards, read_guards
 from lakegc_assets.estate.run_state import (
     MARKED,
     NOTHING,
@@ -27,10 +26,12 @@ from lakegc_assets.estate.run_state import (
     SWEEPING,
     SWEPT,
     UNFINISHED,
+    Guards,
     RunManifests,
     RunState,
     Total,
     no_sweep,
+    read_guards,
     run_state,
 )
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest, is_name

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.checks.evaluation import read_results, require_passed
+from lakegc_assets.checks.invariants import read_results, require_passed
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.estate.run_state import (
     DELETED_OR_MISSING,

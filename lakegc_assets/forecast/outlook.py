@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.forecast import relations
-from lakegc_assets.forecast.commits import Span
+from lakegc_assets.forecast.commits import FOREVER, NEVER, Span
 from lakegc_assets.mark import relations as mark_relations
 from lakegc_assets.mark.candidates import UNRESOLVED, uploads_seen
 from lakegc_assets.mark.incremental_listing import SWEPT, sweeps_since
@@ -26,7 +26,6 @@ from lakegc_assets.mark.ranges import cached_ranges, range_frame
 from lakegc_assets.mark.served_candidates import SPARED
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.retain_rules import prefix_of
-from lakegc_assets.retention.thresholds import FOREVER, NEVER
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES

@@ -9,9 +9,8 @@ from typing import Any, Literal
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.writes import LakeFSWriter
-from lakegc_assets.retention.default_rules import DefaultRules
 from lakegc_assets.retention.retain_rules import Retain
-from lakegc_assets.retention.rules import Rules
+from lakegc_assets.retention.rules import DefaultRules, Rules
 
 State = Literal["to be set", "same", "has others", "read-only"]
 

@@ -12,9 +12,9 @@ from datetime import datetime
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.relation import F, relation
+from lakegc_assets.forecast.commits import FOREVER, NEVER
 from lakegc_assets.mark.relations import NOT_SEEN
 from lakegc_assets.mark.signature_relations import SERVED, UNVERIFIED
-from lakegc_assets.retention.thresholds import FOREVER, NEVER
 
 
 @relation

@@ -40,8 +40,9 @@ from lakegc_assets.lakefs.models import (
     Tag,
     UsageReport,
     VersionConfig,
+    as_made,
+    is_changed,
 )
-from lakegc_assets.lakefs.picked_commits import as_made, is_changed
 from lakegc_assets.lakefs.transport import LARGEST_PAGE, Listing, Transport, server_date
 from lakegc_assets.wording import counted
 

@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
-from lakegc_assets.estate.guards import read_guards
+from lakegc_assets.estate.run_state import read_guards
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.leftovers.ledger import removals

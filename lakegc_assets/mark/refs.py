@@ -15,7 +15,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.lakefs.models import Commit as ApiCommit
-from lakegc_assets.lakefs.picked_commits import as_picked, is_changed, is_proven
+from lakegc_assets.lakefs.models import as_picked, is_changed, is_proven
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.checks.evaluation import read_results, requests_of, require_passed
+from lakegc_assets.checks.invariants import read_results, requests_of, require_passed
 from lakegc_assets.engine.datasets import Part, read_part, table_of, write_part
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.errors import IntegrityError, LakegcError

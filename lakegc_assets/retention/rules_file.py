@@ -7,9 +7,8 @@ from typing import TypeVar
 
 import yaml
 
-from lakegc_assets.retention.default_rules import DefaultRules
 from lakegc_assets.retention.retain_rules import Retain
-from lakegc_assets.retention.rules import Rules, RulesError
+from lakegc_assets.retention.rules import DefaultRules, Rules, RulesError
 
 _V = TypeVar("_V")
 

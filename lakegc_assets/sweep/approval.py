@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from lakegc_assets.checks.evaluation import (
+from lakegc_assets.checks.invariants import (
     candidate_share_of,
     check_candidates,
     evaluate,

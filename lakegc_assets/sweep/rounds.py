@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from lakegc_assets.checks.evaluation import evaluate, require_passed
+from lakegc_assets.checks.invariants import evaluate, require_passed
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.mark.marked_objects import stretches

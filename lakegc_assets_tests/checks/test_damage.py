@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakegc_assets.checks.evaluation import check_candidates, evaluate
+from lakegc_assets.checks.invariants import check_candidates, evaluate
 from lakegc_assets.checks.witness import NAMED
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.pins import PINS

@@ -14,7 +14,7 @@ import dagster as dg
 import pytest
 import yaml
 
-from lakegc_assets.checks.evaluation import NAMES
+from lakegc_assets.checks.invariants import NAMES
 from lakegc_assets.definitions import component, defs
 from lakegc_assets.defs.assets import MARK, STAGES
 from lakegc_assets.defs.component import GarbageCollection

@@ -11,7 +11,7 @@ from uuid import uuid4
 import dagster as dg
 import pytest
 
-from lakegc_assets.checks.evaluation import NAMES
+from lakegc_assets.checks.invariants import NAMES
 from lakegc_assets.definitions import defs
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.failures import Stopped, failed_for_a_while, shown

@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakegc_assets.checks.evaluation import NAMES, requests_of
+from lakegc_assets.checks.invariants import NAMES, requests_of
 from lakegc_assets.definitions import defs
 from lakegc_assets.defs.connections import require_lasting
 from lakegc_assets.defs.failures import Stopped

@@ -11,8 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.estate import metrics as module
-from lakegc_assets.estate.exposition import estate_metrics, text_of
-from lakegc_assets.estate.metrics import RepositoryMetrics, repository_metrics
+from lakegc_assets.estate.metrics import (
+    RepositoryMetrics,
+    estate_metrics,
+    repository_metrics,
+    text_of,
+)
 from lakegc_assets.estate.repository_state import OldRuns
 from lakegc_assets.estate.run_state import Total
 from lakegc_assets.prune.removal import end_removal, is_left, remove_run

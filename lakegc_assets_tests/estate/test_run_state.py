@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.estate.guards import read_guards
 from lakegc_assets.estate.repository_state import standing
 from lakegc_assets.estate.run_outcome import outcome_of
 from lakegc_assets.estate.run_state import (
     RunManifests,
     RunState,
     deleted_or_missing,
+    read_guards,
     run_state,
     state_of,
 )

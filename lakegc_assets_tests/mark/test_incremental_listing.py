@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.checks.evaluation import evaluate
+from lakegc_assets.checks.invariants import evaluate
 from lakegc_assets.embedded.lake.layouts import Layout, set_layout
 from lakegc_assets.graveler.namespace import new_slice_name
 from lakegc_assets.mark import etags

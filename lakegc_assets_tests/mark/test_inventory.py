@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.checks.evaluation import evaluate
+from lakegc_assets.checks.invariants import evaluate
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.mark import relations
 from lakegc_assets.mark.candidates import find_candidates

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakegc_assets.checks.evaluation import evaluate
+from lakegc_assets.checks.invariants import evaluate
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.objects import objects
 from lakegc_assets.errors import IntegrityError

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakegc_assets.checks.evaluation import NAMES, check_candidates
+from lakegc_assets.checks.invariants import NAMES, check_candidates
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.graveler.namespace import new_slice_name

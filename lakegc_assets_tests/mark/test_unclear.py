@@ -13,7 +13,7 @@ from typing import Any
 import boto3
 import pytest
 
-from lakegc_assets.checks.evaluation import evaluate
+from lakegc_assets.checks.invariants import evaluate
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.objects import copies, linking, objects
 from lakegc_assets.graveler.entry import Entry

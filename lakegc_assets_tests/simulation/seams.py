@@ -13,7 +13,7 @@ from unittest import mock
 import pyarrow as pa
 
 from lakegc_assets.checks.context import CheckResult
-from lakegc_assets.checks.evaluation import NAMES
+from lakegc_assets.checks.invariants import NAMES
 from lakegc_assets.engine import tasks
 from lakegc_assets.mark import commits, earlier_marks, report
 from lakegc_assets.recovery import backup_pruning

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.checks.evaluation import candidate_share_of, check_candidates
+from lakegc_assets.checks.invariants import candidate_share_of, check_candidates
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.report import report
 from lakegc_assets.recovery.restore.restored_set import restore

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.checks.evaluation import evaluate
+from lakegc_assets.checks.invariants import evaluate
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.objects import linking, objects
 from lakegc_assets.mark.served_candidates import SERVED, UNVERIFIED

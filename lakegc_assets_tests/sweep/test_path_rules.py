@@ -7,7 +7,7 @@ from typing import Any
 
 from lakegc_assets.attribution.attribution import attribute
 from lakegc_assets.attribution.relations import COMMITTED, GARBAGE
-from lakegc_assets.checks.evaluation import evaluate
+from lakegc_assets.checks.invariants import evaluate
 from lakegc_assets.estate.explanation import explain as why
 from lakegc_assets.forecast.forecast import forecast
 from lakegc_assets.forecast.proposed_rules import Change

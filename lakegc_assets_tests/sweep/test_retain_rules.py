@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.checks.evaluation import evaluate
+from lakegc_assets.checks.invariants import evaluate
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.estate.explanation import explain as why
 from lakegc_assets.forecast.forecast import forecast
