@@ -55,11 +55,11 @@ def hold(
     """
     if "://" in repository:
         from lakegc_assets.cli.site import server_to_search
-        from lakegc_assets.leftovers import namespace_hold
+        from lakegc_assets.leftovers import namespace_removal
 
         server = server_to_search()
-        found, lines = namespace_hold.known_hold(server, repository), namespace_hold.lines
-        accept = partial(namespace_hold.accept_hold, server, repository, unclaimed=unclaimed)
+        found, lines = namespace_removal.known_hold(server, repository), namespace_removal.lines
+        accept = partial(namespace_removal.accept_hold, server, repository, unclaimed=unclaimed)
         question = "Accept the loss, and end the hold?"
     else:
         from lakegc_assets.cli.jobs import checked

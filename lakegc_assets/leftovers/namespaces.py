@@ -19,7 +19,7 @@ from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.estate.run_state import read_guards
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.leftovers.ledger import removals
+from lakegc_assets.leftovers.removal import removals
 from lakegc_assets.leftovers.server import Problem, Server, noting
 from lakegc_assets.mark.installation import Server as Marker
 from lakegc_assets.mark.installation import known_server

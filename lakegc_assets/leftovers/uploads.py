@@ -16,9 +16,16 @@ from typing import Final, Generic, TypeVar
 from lakegc_assets.engine.datasets import table_of
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.leftovers.ledger import PLANNED, Ledger
 from lakegc_assets.leftovers.namespaces import guarded
-from lakegc_assets.leftovers.removal import AGAIN, Choices, Plan, Safeguard, carry_out
+from lakegc_assets.leftovers.removal import (
+    AGAIN,
+    PLANNED,
+    Choices,
+    Ledger,
+    Plan,
+    Safeguard,
+    carry_out,
+)
 from lakegc_assets.leftovers.server import Problem, Server, noting
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.storage.base import ObjectStore

@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.recovery.copy_verification import MD5, CopyVerifier
+from lakegc_assets.recovery.journal import MD5, CopyVerifier
 from lakegc_assets.run.object_lookup import look_up
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object

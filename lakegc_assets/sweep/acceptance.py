@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
-from lakegc_assets.recovery.copy_verification import CopyVerifier
+from lakegc_assets.recovery.journal import CopyVerifier
 from lakegc_assets.recovery.undeletion import Verdict, bring_back
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run import strings

@@ -14,7 +14,7 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subject_of
 from lakegc_assets.recovery.copies import COPIES, verified_copies
-from lakegc_assets.recovery.copy_verification import CopyVerifier
+from lakegc_assets.recovery.journal import CopyVerifier
 from lakegc_assets.recovery.undeletion import BackupCopies, Forecast, forecast
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest

@@ -10,7 +10,7 @@ import pytest
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.leftovers.namespace_hold import accept_hold, known_hold, lines
+from lakegc_assets.leftovers.namespace_removal import accept_hold, known_hold, lines
 from lakegc_assets.leftovers.namespaces import guarded
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.storage.opening import open_store

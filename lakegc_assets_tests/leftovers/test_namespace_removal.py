@@ -14,10 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.leftovers.ledger import FOLDER, PLANNED, Ledger, unfinished
 from lakegc_assets.leftovers.namespace_removal import named_by, plan_namespace, remove_namespace
 from lakegc_assets.leftovers.namespaces import guarded, leftover_namespaces
-from lakegc_assets.leftovers.removal import COPIES
+from lakegc_assets.leftovers.removal import COPIES, FOLDER, PLANNED, Ledger, unfinished
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.installation import MARKER
 from lakegc_assets.storage.copies import copy_object

@@ -11,9 +11,8 @@ import pytest
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.leftovers import namespaces
-from lakegc_assets.leftovers.ledger import unfinished
 from lakegc_assets.leftovers.namespace_removal import plan_namespace, remove_namespace
-from lakegc_assets.leftovers.removal import COPIES, Choices
+from lakegc_assets.leftovers.removal import COPIES, Choices, unfinished
 from lakegc_assets.leftovers.server import Server as LakeFS
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.storage.servers import Server

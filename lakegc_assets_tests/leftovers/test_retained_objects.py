@@ -11,8 +11,7 @@ from typing import cast
 import pytest
 
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.leftovers.report import find_leftovers
-from lakegc_assets.leftovers.retained_objects import life_cycle_rule, retained_objects
+from lakegc_assets.leftovers.report import find_leftovers, life_cycle_rule, retained_objects
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.trash import trash_folder

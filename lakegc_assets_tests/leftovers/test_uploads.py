@@ -16,8 +16,7 @@ import pytest
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.lakefs.errors import ReadOnlyRepositoryError
-from lakegc_assets.leftovers.ledger import FOLDER, Ledger, unfinished
-from lakegc_assets.leftovers.removal import Choices
+from lakegc_assets.leftovers.removal import FOLDER, Choices, Ledger, unfinished
 from lakegc_assets.leftovers.report import find_leftovers
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.leftovers.uploads import abort_uploads, leftover_uploads, plan_uploads

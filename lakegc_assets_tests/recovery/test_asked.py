@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakegc_assets.recovery.copy_verification import CopyVerifier
+from lakegc_assets.recovery.journal import CopyVerifier
 from lakegc_assets.recovery.undeletion import BackupCopies, bring_back, forecast
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import ARCHIVED, Lost, ObjectInfo, Recovery, UndeleteOutcome

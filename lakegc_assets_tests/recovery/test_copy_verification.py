@@ -14,8 +14,7 @@ import pytest
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery import backup_task, journal
 from lakegc_assets.recovery.backup_creation import make_backup
-from lakegc_assets.recovery.copy_verification import CopyVerifier
-from lakegc_assets.recovery.journal import Outcome
+from lakegc_assets.recovery.journal import CopyVerifier, Outcome
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.recovery.undeletion import BackupCopies, bring_back

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakegc_assets.recovery.copy_verification import CopyVerifier
+from lakegc_assets.recovery.journal import CopyVerifier
 from lakegc_assets.recovery.undeletion import BackupCopies, bring_back
 from lakegc_assets.storage.errors import PreconditionFailedError, StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from lakegc_assets.engine.datasets import Part
-from lakegc_assets.leftovers.ledger import Removal
+from lakegc_assets.leftovers.removal import Removal
 from lakegc_assets.mark.installation import Server
 from lakegc_assets.recovery.backups import Record, Subject
 from lakegc_assets.recovery.restore_record import RestoreRequest

@@ -22,7 +22,7 @@ from lakegc_assets.engine.folders import SpillFolder
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches, stretches
-from lakegc_assets.recovery.copy_verification import CopyVerifier
+from lakegc_assets.recovery.journal import CopyVerifier
 from lakegc_assets.recovery.restore.restored_set import added, examples, published, totals
 from lakegc_assets.recovery.restore.selection import Choice, LostObjects, find_objects
 from lakegc_assets.recovery.restore.task import BATCH

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.engine.tasks import interrupted
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches
-from lakegc_assets.recovery.copy_verification import CopyVerifier
+from lakegc_assets.recovery.journal import CopyVerifier
 from lakegc_assets.recovery.portions import CircuitBreaker, Cost, Portion, batches, hopeless_code
 from lakegc_assets.recovery.restore_record import record
 from lakegc_assets.recovery.undeletion import RestoreOutcome, bring_back
