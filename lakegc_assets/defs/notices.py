@@ -5,9 +5,11 @@ not delivered.
 """
 
 import json
+import math
 import os
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
 
@@ -77,13 +79,13 @@ def failure_sensor(collection: Collection) -> dg.SensorDefinition:
             return dg.SkipReason("no receiver is configured: set `notices` in the component's file")
         known = remembered(context)
         if "after" not in known:
-            last = _failures(context.instance, None)
-            known = {"after": last[-1].storage_id if last else -1, "waiting": {}}
             return dg.SensorResult(
-                skip_reason="notices begin with the next run that fails", cursor=json.dumps(known)
+                skip_reason="notices begin with the next run that fails",
+                cursor=json.dumps({**_place(_failures(context.instance, None)), "waiting": {}}),
             )
         outbox = Outbox(ways_of(collection.notices), known.get("waiting", {}), collection.now())
-        found = _failures(context.instance, known["after"])
+        place = _still_there(context.instance, known)
+        found = _failures(context.instance, place["after"])
         for record in found:
             run = context.instance.get_run_by_id(record.run_id)
             if run is not None and _is_ours(context, collection.names, run):
@@ -98,15 +100,34 @@ def failure_sensor(collection: Collection) -> dg.SensorDefinition:
             return notice(context.instance, run, message, collection)
 
         outbox.deliver(context.log, make)
-        after = found[-1].storage_id if found else known["after"]
-        cursor = json.dumps({"after": after, "waiting": outbox.waiting})
+        place = _place(found) if found else place
+        cursor = json.dumps({**place, "waiting": outbox.waiting})
         said = outbox.reason(f"{counted(len(found), 'run has', 'runs have')} failed")
         return dg.SensorResult(skip_reason=said, cursor=cursor)
 
     return failures
 
 
-def _failures(instance: dg.DagsterInstance, after: int | None) -> list[dg.EventLogRecord]:
+def _place(failures: Sequence[dg.EventLogRecord]) -> dict[str, float]:
+    """The last failure of some, for the cursor: the id and the time of its record."""
+    if not failures:
+        return {"after": -1}
+    return {"after": failures[-1].storage_id, "at": failures[-1].timestamp}
+
+
+def _still_there(instance: dg.DagsterInstance, known: Mapping[str, Any]) -> dict[str, float]:
+    """The known place; or an earlier one, if its run was deleted.
+
+    SQLite gives the ids of deleted records to new ones, so the next failure may have a lower id.
+    """
+    last = _place(_failures(instance, None))
+    if last["after"] > known["after"]:
+        return {**known}
+    is_new = last.get("at", 0) > known.get("at", math.inf)
+    return {**last, "after": last["after"] - is_new}
+
+
+def _failures(instance: dg.DagsterInstance, after: float | None) -> list[dg.EventLogRecord]:
     """Failures of runs after a given record, the oldest first; without one, only the last."""
     records = instance.fetch_run_status_changes(
         dg.RunStatusChangeRecordsFilter(

@@ -313,6 +313,28 @@ def test_a_cursor_may_hold_only_the_place_from_which_notices_begin(daemon: Daemo
     assert sensor.tick() == "0 runs have failed"
 
 
+def test_a_run_that_fails_after_another_was_deleted_is_reported(
+    daemon: Daemon, receiver: tuple[str, type[_Receiver]]
+) -> None:
+    """SQLite gives the records of the new run the ids of those that were deleted."""
+    url, kind = receiver
+    first = start(daemon)
+    sensor = Sensor(daemon, NoticeSection(url=url), cursor='{"after": 0}')
+    daemon.fail(first.run_id, "first")
+    sensor.tick()
+    for said in ("again", "and again"):
+        daemon.instance.delete_run(first.run_id)
+        first = start(daemon)
+        daemon.fail(first.run_id, said)
+        sensor.tick()
+        sensor.tick()
+    daemon.instance.delete_run(first.run_id)
+    assert sensor.tick() == "0 runs have failed"
+    daemon.fail(start(daemon).run_id, "last")
+    sensor.tick()
+    assert [one["sentence"] for one in kind.documents] == ["first", "again", "and again", "last"]
+
+
 def test_nobody_is_reported_where_nobody_is_named(daemon: Daemon) -> None:
     daemon.fail(start(daemon).run_id, "something")
     assert "set `notices` in the component" in Sensor(daemon, NoticeSection()).tick()
