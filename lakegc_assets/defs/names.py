@@ -200,6 +200,8 @@ _TAG: Final = 600
 
 #: Dagster's tag of a run that it is about to start again.
 _WILL_RETRY_TAG: Final = "dagster/will_retry"
+#: Dagster's tag of a run that it has started again.
+_RETRY_TAG: Final = "dagster/auto_retry_run_id"
 #: Tags of jobs of one step that continues where it stopped. Dagster may start a run again if its
 #: process died. A step that failed by itself would fail again; Dagster would retry it by default.
 RETRIES: Final = {
@@ -265,6 +267,15 @@ def is_retried(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """True if Dagster itself starts a failed run again, by ``run_retries`` of the instance."""
     enabled = is_dagster_plus(instance) or instance.run_retries_enabled
     return enabled and run.tags.get(_WILL_RETRY_TAG) == "true"
+
+
+def is_left_to_dagster(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """True if Dagster has started a failed run again, or decides that by the state of a backfill.
+
+    It forgets others whose failure has an id of a deleted record, which SQLite uses again.
+    """
+    taken = _RETRY_TAG in run.tags or _UNATTENDED[0] in run.tags
+    return taken and is_retried(instance, run)
 
 
 def resumed_before(run: dg.DagsterRun) -> int:

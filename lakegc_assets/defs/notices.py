@@ -85,7 +85,7 @@ def failure_sensor(collection: Collection) -> dg.SensorDefinition:
             )
         outbox = Outbox(ways_of(collection.notices), known.get("waiting", {}), collection.now())
         place = _still_there(context.instance, known)
-        found = _failures(context.instance, place["after"])
+        found = _failures(context.instance, int(place["after"]))
         for record in found:
             run = context.instance.get_run_by_id(record.run_id)
             if run is not None and _is_ours(context, collection.names, run):
@@ -127,7 +127,7 @@ def _still_there(instance: dg.DagsterInstance, known: Mapping[str, Any]) -> dict
     return {**last, "after": last["after"] - is_new}
 
 
-def _failures(instance: dg.DagsterInstance, after: float | None) -> list[dg.EventLogRecord]:
+def _failures(instance: dg.DagsterInstance, after: int | None) -> list[dg.EventLogRecord]:
     """Failures of runs after a given record, the oldest first; without one, only the last."""
     records = instance.fetch_run_status_changes(
         dg.RunStatusChangeRecordsFilter(

@@ -30,6 +30,7 @@ from lakegc_assets.defs.names import (
     RUN_TAG,
     Names,
     first_tags,
+    is_left_to_dagster,
     is_retried,
     is_unattended,
     location_of,
@@ -348,7 +349,8 @@ def _continued(
         transient = failed_for_a_while(context.instance, run)
         if not _may_go_on(context, collection, record, transient=transient):
             continue
-        if transient and ago < _PAUSE:
+        # Dagster starts a run again within seconds.
+        if (transient or is_retried(context.instance, run)) and ago < _PAUSE:
             waiting.append(at)
             continue
         try:
@@ -425,7 +427,7 @@ def _may_go_on(
     """
     run, instance, names = record.dagster_run, context.instance, collection.names
     key = run.tags.get("dagster/partition")
-    if key is None or is_retried(instance, run):
+    if key is None or is_left_to_dagster(instance, run):
         return False
     if not names.is_resumed(run, transient=transient):
         return False

@@ -22,7 +22,7 @@ from dagster._daemon.monitoring import run_monitoring
 from dagster_shared.record import replace
 
 import lakegc_assets
-from lakegc_assets.defs import jobs, sensors
+from lakegc_assets.defs import jobs, names, sensors
 from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.names import add_partition, is_retried, partition_key
@@ -263,6 +263,25 @@ def test_what_dagster_starts_again_itself_is_left_to_it(
     # Without the daemon of run_retries the tag says nothing.
     daemon.cursors.clear()
     assert len(daemon.sensor("gc_resume")) == 1
+
+
+@pytest.mark.parametrize("tag", ["dagster/auto_retry_run_id", "dagster/backfill", None])
+def test_what_dagster_has_forgotten_to_start_again_goes_on_after_minutes(
+    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tag: str | None
+) -> None:
+    """Its daemon overlooks a failure that has the id of a deleted one, in SQLite."""
+    make(site, "weekly", SUNDAY - timedelta(days=1))
+    (run_id,) = daemon.schedule(SUNDAY)
+    daemon.kill(run_id)
+    daemon.instance.add_run_tags(
+        run_id, {"dagster/will_retry": "true"} | ({tag: "x"} if tag else {})
+    )
+    for module in (sensors, names):
+        monkeypatch.setattr(module, "is_retried", lambda _, one: one.run_id == run_id)
+    assert daemon.sensor("gc_resume") == []
+    later = Collection(GarbageCollection().policies(), now=lambda: utc_now() + timedelta(minutes=6))
+    resume = resume_sensor(list(daemon.definitions.jobs or ()), later)
+    assert len(daemon.sensor("gc_resume", as_defined=resume)) == (tag is None)
 
 
 def test_the_events_of_runs_of_others_are_not_read(
