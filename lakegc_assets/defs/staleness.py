@@ -199,8 +199,14 @@ def _all(names: Sequence[str], look: Callable[[str], _Found]) -> dict[str, _Foun
     return dict(zip(names, thread_map(look, names, _THREADS), strict=True))
 
 
-def _check_result(found: Mapping[str, Freshness], silence: str = "") -> dict[str, Any]:
-    """The result of the check: passed or not, a sentence, and a table of stale repositories."""
+def _check_result(
+    found: Mapping[str, Freshness], silence: str = "", more: str = ""
+) -> dict[str, Any]:
+    """The result of the check: passed or not, a sentence, and a table of stale repositories.
+
+    It does not pass if lakeFS has never listed its repositories. ``silence``: its error; ``more``:
+    which repositories are read later.
+    """
     stale = {name: one for name, one in sorted(found.items()) if not one.passed}
     of = counted(len(found), "repository", "repositories")
     verb = "was" if 1 in {len(stale), len(found)} else "were"
@@ -211,11 +217,12 @@ def _check_result(found: Mapping[str, Freshness], silence: str = "") -> dict[str
         (name, "never" if one.last is None else f"{one.last:%Y-%m-%d %H:%M} UTC", one.sentence)
         for name, one in stale.items()
     ]
+    said += f"{silence}{more}"
     return {
-        "passed": not stale,
-        "description": f"{said}{silence}",
+        "passed": not stale and bool(found or not silence),
+        "description": said,
         "metadata": {
-            "what": f"{said}{silence}",
+            "what": said,
             "stale": table(("repository", "last mark", "what"), rows),
         },
     }
@@ -275,7 +282,7 @@ def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
             asset_key=names.key(REPOSITORIES),
             check_name=CHECK,
             severity=dg.AssetCheckSeverity.WARN,
-            **_check_result(found, f"{silence}{more}"),
+            **_check_result(found, silence, more),
         )
         return dg.SensorResult(
             asset_events=[evaluation] if report else [],

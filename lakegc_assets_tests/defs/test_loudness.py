@@ -103,6 +103,13 @@ def test_a_server_that_cannot_be_asked_fails_each_tick(
             daemon.sensor(name, lakefs=lakefs)
 
 
+def test_a_server_that_has_never_listed_a_repository_passes_no_check(daemon: Daemon) -> None:
+    stale(daemon, _SUNDAY, _SILENT.config)
+    ((passed, said),) = results(daemon)
+    assert not passed
+    assert "0 of 0 repositories were not marked for too long. lakeFS does not list its" in said
+
+
 def test_a_repository_that_is_included_and_does_not_exist_fails_the_tick(
     site: Site, daemon: Daemon
 ) -> None:
