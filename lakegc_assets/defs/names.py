@@ -112,6 +112,11 @@ class Names:
         ours = {self.key(asset) for asset in ASSETS}
         return run.job_name.startswith("__ASSET_JOB") and bool(chosen) and ours.issuperset(chosen)
 
+    def is_forecast(self, run: dg.DagsterRun) -> bool:
+        """True for a run that only makes a forecast: it reads a mark, and ends nothing."""
+        only = run.asset_selection == {self.key("policy_forecast")}
+        return self.plain_job(run) == "gc_forecast" or (only and self.is_of_assets(run))
+
     def is_resumed(self, run: dg.DagsterRun, *, transient: bool | None) -> bool:
         """True for a failed run of ours that ``gc_resume`` continues, if that is on.
 
@@ -223,6 +228,9 @@ ENDED: Final = (
     dg.DagsterRunStatus.CANCELED,
 )
 
+#: States of backfills that a person has cancelled; Dagster has no public names for these.
+_CANCELLED: Final = ("CANCELING", "CANCELED")
+
 #: States of runs that were launched: the daemon may have died after it made a run.
 LAUNCHED: Final = [one for one in dg.DagsterRunStatus if one is not dg.DagsterRunStatus.NOT_STARTED]
 
@@ -269,6 +277,19 @@ def is_retried(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     return enabled and run.tags.get(_WILL_RETRY_TAG) == "true"
 
 
+def is_cancelled(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """True if a person has cancelled the backfill of a run, which may have failed just before."""
+    backfill = backfill_of(instance, run)
+    return backfill is not None and backfill.status.value in _CANCELLED
+
+
+def backfill_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Any:  # noqa: ANN401 - Dagster has no public name for it
+    """The backfill of a run, as Dagster records it; None without one, or if it was deleted."""
+    backfill_id = run.tags.get(_UNATTENDED[0])
+    # Dagster+ raises an error for a backfill that it does not have.
+    return instance.get_backfill(backfill_id) if backfill_id else None
+
+
 def is_left_to_dagster(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """True if Dagster has started a failed run again, or decides that by the state of a backfill.
 
@@ -299,9 +320,7 @@ def require_own_config(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None
 
     A job gives each partition its own configuration, and then Dagster drops that of the backfill.
     """
-    backfill_id = run.tags.get(_UNATTENDED[0])
-    # Dagster+ raises an error for a backfill that it does not have.
-    backfill = instance.get_backfill(backfill_id) if backfill_id else None
+    backfill = backfill_of(instance, run)
     typed = backfill.run_config if backfill is not None else None
     if typed and typed != run.run_config:
         raise RefusedError(

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final, NamedTuple
 
 import dagster as dg
@@ -22,7 +22,7 @@ from lakegc_assets.defs.names import (
     partition_key,
 )
 from lakegc_assets.defs.notices import APPROVABLE, link_to_run, ways_of
-from lakegc_assets.defs.policy import NoticeSection, Policies, Policy
+from lakegc_assets.defs.policy import Policy
 from lakegc_assets.defs.round_robin import RoundRobin
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.notices import Document, Outbox, document
@@ -78,10 +78,10 @@ def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
         found, unclear = set[str](), set(known)
         if due := turns.due(known, _LOOK):
             root = collection.of(context).root
-            marks, unclear = _look(context, policies, root, known, turns, due, moment)
+            marks, unclear = _look(context, collection, root, known, turns, due)
             found = set(marks)
             for key in sorted(found.difference(before)):
-                made = _notice(context.instance, policies, collection.notices, marks[key])
+                made = _notice(context.instance, collection, marks[key])
                 outbox.add(key, document=made)
         current = found | {key for key in ours if key.split("|")[0] in unclear}
         # Keys of marks contain a bar; those of sensors do not.
@@ -126,12 +126,11 @@ def _with_artifacts(root: ArtifactRoot, keys: Iterable[str]) -> set[str]:
 
 def _look(
     context: dg.SensorEvaluationContext,
-    policies: Policies,
+    collection: Collection,
     root: ArtifactRoot,
     known: Sequence[str],
     turns: RoundRobin,
     due: Sequence[str],
-    now: datetime,
 ) -> tuple[dict[str, _Waiting], set[str]]:
     """The waiting marks by partition key, and the repositories whose state is unclear.
 
@@ -141,7 +140,7 @@ def _look(
 
     def look(name: str) -> _Waiting | LakegcError | None:
         try:
-            stands = standing(root, name, policies.of(name).sweep, now)
+            stands = standing(root, name, collection.policies.of(name).sweep, collection.now())
             unread = stands.state == UNREADABLE
             return LakegcError(stands.because) if unread else _waiting_mark(root, stands)
         except LakegcError as error:
@@ -161,7 +160,8 @@ def _look(
             context.log.warning("%s: %s", name, one)
         elif one is not None:
             tags = {REPOSITORY_TAG: name, RUN_TAG: one.mark.run}
-            if context.instance.get_runs_count(dg.RunsFilter(tags=tags, statuses=_IN_PROGRESS)):
+            runs = context.instance.get_runs(dg.RunsFilter(tags=tags, statuses=_IN_PROGRESS))
+            if not all(map(collection.names.is_forecast, runs)):
                 # The run that made the mark may be about to sweep it.
                 unclear.add(name)
             else:
@@ -191,17 +191,12 @@ def _waiting_mark(root: ArtifactRoot, standing: Standing) -> _Waiting | None:
     return _Waiting(standing, candidates, share)
 
 
-def _notice(
-    instance: dg.DagsterInstance,
-    policies: Policies,
-    section: NoticeSection,
-    waiting: _Waiting,
-) -> Document:
+def _notice(instance: dg.DagsterInstance, collection: Collection, waiting: _Waiting) -> Document:
     """The notice about a waiting mark: size, age, limits, run, and the command to approve it."""
     standing, mark, share = waiting
     tags = {REPOSITORY_TAG: mark.repository, RUN_TAG: mark.run}
-    last = next(iter(instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)), None)
-    run = last.dagster_run if last else None
+    runs = instance.get_runs(dg.RunsFilter(tags=tags))
+    run = next((one for one in runs if not collection.names.is_forecast(one)), None)
     size = sum(total["bytes"] for total in mark.facts["by_reason"].values())
     # The title says that it waits, and `what_to_do` how it is approved.
     reason = run.tags.get(EXCEEDS_TAG) if run else None
@@ -211,7 +206,7 @@ def _notice(
     arguments = approving(mark)
     if standing.state == REFUSED:
         arguments += ["--max-candidate-share", f"{min(share + 0.005, 1):.2f}"]
-    policy = policies.of(mark.repository)
+    policy = collection.policies.of(mark.repository)
     return document(
         "waiting",
         f"{mark.repository}, mark {mark.run} waits for approval",
@@ -219,7 +214,7 @@ def _notice(
         f"listed, and was made on {minute(mark.finished)}. {_limits(policy)}{why}",
         f"look at its report, then launch {in_dagster('gc_approve')}, or "
         f"`{command_line('approve', *arguments)}`",
-        link_to_run(section, run.run_id if run else None),
+        link_to_run(collection.notices, run.run_id if run else None),
         repository=mark.repository,
         run=mark.run,
         objects=mark.rows,

@@ -30,6 +30,7 @@ from lakegc_assets.defs.names import (
     RUN_TAG,
     Names,
     first_tags,
+    is_cancelled,
     is_left_to_dagster,
     is_retried,
     is_unattended,
@@ -435,7 +436,9 @@ def _may_go_on(
         dg.RunsFilter(tags={"dagster/partition": key}, created_after=record.create_timestamp)
     )
     others = (one.dagster_run for one in later if one.dagster_run.run_id != run.run_id)
-    if any(map(names.owns, others)):
+    if any(names.owns(one) and not names.is_forecast(one) for one in others):
+        return False
+    if is_cancelled(instance, run):
         return False
     if is_included(collection.policies, names, run):
         return True

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._daemon.monitoring import run_monitoring
 from dagster_shared.record import replace
 
@@ -308,6 +309,34 @@ def test_what_a_person_stopped_does_not_go_on(site: Site, daemon: Daemon) -> Non
     daemon.instance.report_run_canceling(run)
     daemon.instance.report_run_canceled(run)
     assert daemon.sensor("gc_resume") == []
+
+
+def test_what_is_in_a_backfill_that_a_person_has_cancelled_does_not_go_on(
+    site: Site, daemon: Daemon
+) -> None:
+    """Its process may have died just before, or been too slow to start."""
+    make(site, "weekly", SUNDAY - timedelta(days=1))
+    (run_id,) = daemon.schedule(SUNDAY)
+    daemon.kill(run_id)
+    backfill = PartitionBackfill("abc", BulkActionStatus.REQUESTED, False, {}, 0.0)
+    daemon.instance.add_backfill(backfill)
+    daemon.instance.add_run_tags(run_id, {"dagster/backfill": "abc"})
+    for status, resumed in (("CANCELED", 0), ("CANCELING", 0), ("REQUESTED", 1)):
+        changed = backfill._replace(status=BulkActionStatus(status))
+        daemon.instance.update_backfill(changed)
+        daemon.cursors.clear()
+        assert len(daemon.sensor("gc_resume")) == resumed
+
+
+@pytest.mark.parametrize(("job", "resumed"), [("gc_forecast", 1), ("gc_sweep", 0)])
+def test_a_later_run_that_only_reads_keeps_none_from_going_on(
+    site: Site, daemon: Daemon, job: str, resumed: int
+) -> None:
+    make(site, "weekly", SUNDAY - timedelta(days=1))
+    (run_id,) = daemon.schedule(SUNDAY)
+    daemon.launch(dg.RunRequest(partition_key=partition_key("weekly", wave(0))), job, {})
+    daemon.kill(run_id)
+    assert len(daemon.sensor("gc_resume")) == resumed
 
 
 _BY_SCHEDULE = {"dagster/schedule_name": "gc_schedule"}

@@ -22,6 +22,7 @@ from lakegc_assets.defs.names import (
     add_partition,
     first_tags,
     is_unattended,
+    partition_key,
     require_own_config,
     tag_value,
 )
@@ -174,7 +175,11 @@ def test_a_mark_that_waits_is_listed_and_reported_once(
 ) -> None:
     posted: list[dict[str, Any]] = []
     monkeypatch.setattr(notices, "post", lambda _url, made, _form: posted.append(made))
+    # A forecast of the mark, still in the queue, sweeps nothing and says nothing about the mark.
+    request = dg.RunRequest(partition_key=partition_key("approved", _RUN))
+    forecast = daemon.launch(request, "gc_forecast", {})
     assert waiting(daemon) == [f"approved|{_RUN}"]
+    daemon.instance.delete_run(forecast)
     (one,) = posted
     assert (one["event"], one["objects"], one["bytes"]) == ("waiting", 2, 35)
     assert "It names 2 objects, 35 B, 33.3% of what was listed" in one["sentence"]
@@ -183,7 +188,7 @@ def test_a_mark_that_waits_is_listed_and_reported_once(
     assert one["sentence"].endswith("`sweep` is `approved`, max_candidate_share 0.5")
     digest = site.root.attempt("approved", _RUN).recorded("deletion_candidates").digest
     assert f"`lakegc approve approved --run {_RUN} --digest {digest}`" in one["what_to_do"]
-    assert one["link"].startswith("https://dagster.example.com/runs/")
+    assert one["link"] == f"https://dagster.example.com/runs/{marked.run_id}"
     # Nothing has changed, or all of it was looked at again.
     assert waiting(daemon, utc_now() + timedelta(minutes=10)) == [f"approved|{_RUN}"]
     assert waiting(daemon, utc_now() + timedelta(hours=2)) == [f"approved|{_RUN}"]
