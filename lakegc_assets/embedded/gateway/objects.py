@@ -44,8 +44,8 @@ def get(call: Call) -> Response:
     """An object's content, or a range of it; 410 if it was swept."""
     found = find(call, call.bucket, call.key)
     headers = _headers(call, found)
-    if unmodified := _unmodified(call.headers, found.entry):
-        return _not_modified(headers) if unmodified == "not modified" else _refused()
+    if _is_unmodified(call.headers, found.entry):
+        return _not_modified(headers)
     data = content(call, found)
     bounds = _range(call.headers.get("range", ""), len(data))
     if bounds is None:
@@ -59,8 +59,8 @@ def head(call: Call) -> Response:
     """Headers of an object, swept or not."""
     found = find(call, call.bucket, call.key)
     headers = _headers(call, found)
-    if unmodified := _unmodified(call.headers, found.entry):
-        return _not_modified(headers) if unmodified == "not modified" else _refused()
+    if _is_unmodified(call.headers, found.entry):
+        return _not_modified(headers)
     size = found.entry.size
     bounds = _range(call.headers.get("range", ""), size)
     if bounds is None:
@@ -128,7 +128,7 @@ def source(call: Call) -> tuple[str, Key, Found]:
     """The source of ``x-amz-copy-source``, with its conditions evaluated."""
     bucket, key = copy_source(call.headers["x-amz-copy-source"])
     found = find(call, bucket, key)
-    if _unmodified(call.headers, found.entry, "x-amz-copy-source-"):
+    if _is_unmodified(call.headers, found.entry, "x-amz-copy-source-"):
         raise errors.precondition_failed()
     return bucket, key, found
 
@@ -217,24 +217,27 @@ def _sendable(text: str) -> str:
     return line.encode().decode("latin-1")
 
 
-def _unmodified(headers: Mapping[str, str], entry: Entry, prefix: str = "") -> str:
-    """The result of the conditions: ``not modified``, ``refused``, or empty if all hold.
+def _is_unmodified(headers: Mapping[str, str], entry: Entry, prefix: str = "") -> bool:
+    """Return whether the client has the object already.
 
     The order is HTTP's: a condition on the ETag takes precedence over one on the time.
+
+    Raises:
+        S3Error: PreconditionFailed, if another condition does not hold.
     """
     seconds = entry.last_modified.seconds
     match, none_match = headers.get(f"{prefix}if-match"), headers.get(f"{prefix}if-none-match")
     if match is not None:
-        if not _names(match, entry):
-            return "refused"
+        holds = _names(match, entry)
     else:
         limit = _seconds(headers.get(f"{prefix}if-unmodified-since"))
-        if limit is not None and seconds > limit:
-            return "refused"
+        holds = limit is None or seconds <= limit
+    if not holds:
+        raise errors.precondition_failed()
     if none_match is not None:
-        return "not modified" if _names(none_match, entry) else ""
+        return _names(none_match, entry)
     since = _seconds(headers.get(f"{prefix}if-modified-since"))
-    return "not modified" if since is not None and seconds <= since else ""
+    return since is not None and seconds <= since
 
 
 def _names(tags: str, entry: Entry) -> bool:
@@ -252,10 +255,6 @@ def _seconds(date: str | None) -> float | None:
 def _not_modified(headers: Mapping[str, str]) -> Response:
     kept = {name: headers[name] for name in ("ETag", "Last-Modified")}
     return Response(status_code=304, headers=kept)
-
-
-def _refused() -> Response:
-    raise errors.precondition_failed()
 
 
 def _range(header: str, size: int) -> tuple[int, int] | None:
