@@ -68,6 +68,10 @@ CAME_BACK: Final = schema("address string, size bigint, why string, certain bool
 _ASKING_S: Final = 120.0
 
 
+class EarlierRepositoryError(IntegrityError):
+    """The repository was made anew since the mark, which therefore is never swept."""
+
+
 @dataclass(frozen=True)
 class DeltaMark:
     """The result of a delta mark.
@@ -139,8 +143,8 @@ class DeltaMarks:
 
         Raises:
             RefusedError: a clock is off, or was ahead when the mark was made.
-            IntegrityError: the repository is at another namespace now, or was made anew; or an
-                answer is incomplete.
+            EarlierRepositoryError: the repository was made anew, here or at another namespace.
+            IntegrityError: an answer is incomplete.
         """
         self.ctx = ctx = self.ctx.connect()
         self._require_same_namespace()
@@ -186,7 +190,7 @@ class DeltaMarks:
     def _require_same_namespace(self) -> None:
         marked, found = self.chain["store_listing"].namespace, self.connections.namespace_url
         if found != marked:
-            raise IntegrityError(
+            raise EarlierRepositoryError(
                 f"{self.ctx.repository!r} is at {found} now, and the mark is about {marked}: "
                 "the repository was made anew. Mark it under a new id",
             )
@@ -196,7 +200,7 @@ class DeltaMarks:
         made = self.connections.made
         marked = self.chain["active_commits"].facts.get(MADE, made)
         if made is not None and marked != made:
-            raise IntegrityError(
+            raise EarlierRepositoryError(
                 f"{self.ctx.repository!r} was made anew, or restored, in "
                 f"{self.connections.namespace_url} since it was marked, so the mark is of an "
                 "earlier repository: mark it under a new id",

@@ -29,6 +29,7 @@ from lakegc_assets.run.context import NoRepositoryError, RunContext
 from lakegc_assets.run.json_record import JsonRecord, Moment
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import AlarmError, PartialLookError
+from lakegc_assets.sweep.delta import EarlierRepositoryError
 from lakegc_assets.sweep.hold import HoldError, hold_command
 from lakegc_assets.sweep.lease_record import describe
 from lakegc_assets.sweep.ledger import ASSET, GONE
@@ -123,7 +124,8 @@ class Ending:
         # The lines after the first one say the rest, for example the steps after an alarm.
         first, *lines = str(error).split("\n")
         on_hold = isinstance(error, AlarmError | HoldError)
-        goes_on = self.goes_on and not on_hold
+        over = on_hold or isinstance(error, EarlierRepositoryError)
+        goes_on = self.goes_on and not over
         text = f"{first.rstrip('.')}. {self._progress(goes_on=goes_on)}"
         more.args = ("\n".join([text, *lines]),)
         more.figures = {**error.figures, "live set after the deletes": self.looked}
