@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lakegc_assets.embedded import errors
-from lakegc_assets.embedded.api import gc, history, objects, refs, repositories, server, transfer
+from lakegc_assets.embedded.api import gc, objects, refs, repositories, server, transfer
 from lakegc_assets.embedded.api.calls import Call, Endpoint, Upload, answer
 from lakegc_assets.embedded.errors import ApiError
 from lakegc_assets.embedded.faults import Fault
@@ -37,7 +37,6 @@ ENDPOINTS = (
     *repositories.ENDPOINTS,
     *objects.ENDPOINTS,
     *refs.ENDPOINTS,
-    *history.ENDPOINTS,
     *transfer.ENDPOINTS,
     *gc.ENDPOINTS,
 )
