@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import random
 import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -37,7 +36,7 @@ from urllib3.exceptions import (
 )
 from urllib3.util import Retry
 
-from lakegc_assets import traffic
+from lakegc_assets import outages, traffic
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.errors import (
     AWAY,
@@ -80,10 +79,6 @@ _UNUSABLE: Final = "Run again; if that does not help, check the proxies and the 
 
 M = TypeVar("M", bound=pydantic.BaseModel)
 T = TypeVar("T")
-#: Seconds without a failed call after which an earlier outage of a server no longer counts.
-_FORGOTTEN_S: Final = 60.0
-#: Seconds between two log lines about one server.
-_QUIET_S: Final = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +265,7 @@ class Transport:
             )  # fmt: skip
             return pause
         # Other calls may have waited longer; a single call without an answer must end, too.
-        away, due = _note_away(self.endpoint)
+        away, due = outages.note_away(self.endpoint, monotonic())
         waited = max(away, monotonic() - began)
         left = limits.wait_s - waited
         if attempt >= limits.max_attempts and left <= 0:
@@ -294,7 +289,9 @@ class Transport:
             )
         except requests.RequestException as error:
             raise failure_of(call, error) from error
-        if response.status_code not in AWAY and (seconds := _note_answer(self.endpoint)):
+        if response.status_code not in AWAY and (
+            seconds := outages.note_answer(self.endpoint, monotonic())
+        ):
             logger.warning("lakeFS at %s answers again, after %.0f s", self.endpoint, seconds)
         if response.ok and response.status_code not in _REDIRECT:
             return response
@@ -536,42 +533,3 @@ def _retry_after_s(response: requests.Response) -> float | None:
         return Retry().parse_retry_after(response.headers["Retry-After"])
     except (KeyError, ValueError, OverflowError, InvalidHeader):
         return None
-
-
-@dataclass
-class _Outage:
-    """``monotonic`` times of the first failed call, of the last one, and of the last log line."""
-
-    since: float
-    last: float
-    logged: float
-
-
-_outages: dict[str, _Outage] = {}
-_changing = threading.Lock()
-
-
-def _note_away(endpoint: str) -> tuple[float, bool]:
-    """Record a call that failed because a server is away.
-
-    Returns the seconds of the outage so far, and True if a log line is due.
-    """
-    with _changing:
-        now = monotonic()
-        known = _outages.get(endpoint)
-        if known is None or now - known.last > _FORGOTTEN_S:
-            known = _outages[endpoint] = _Outage(now, now, now - 2 * _QUIET_S)
-        known.last = now
-        due = now - known.logged >= _QUIET_S
-        known.logged = now if due else known.logged
-        return now - known.since, due
-
-
-def _note_answer(endpoint: str) -> float:
-    """Record an answered call; return the seconds that the server was away, 0 if it was not."""
-    # Most calls change nothing here, and need not wait for the lock.
-    if endpoint not in _outages:
-        return 0.0
-    with _changing:
-        known = _outages.pop(endpoint, None)
-        return 0.0 if known is None else monotonic() - known.since

@@ -199,8 +199,8 @@ class SharedSettings(BaseModel):
         description="how long all calls of a process together wait for a lakeFS server that does "
         "not answer (refused or broken connections, no answer in time, 502, 503, 504); the log "
         "says so. Other errors, unknown hosts and certificates are reported at once or after "
-        "`max_attempts`. Each read of a mark before its report waits as long for an object store "
-        "that is away. "
+        "`max_attempts`. The reads of a mark before its report wait together as long for an "
+        "object store that is away. "
         "Tasks that delete never wait: a sweep whose tasks cannot reach the server or the store "
         "ends, and has to be run again",
     )

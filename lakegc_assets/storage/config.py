@@ -90,8 +90,8 @@ class StoreConfig(S3Access):
         read_timeout_s: seconds without a byte, for each attempt.
         max_attempts: attempts of a request that may be repeated; 1 turns retries off.
         wait_s: seconds for which a read, or a write that replaces, is repeated beyond
-            ``max_attempts`` while the service is away. Deletes, conditional writes and Google's
-            writes, which are POSTs, never are.
+            ``max_attempts`` while the service is away; all requests of a process wait together.
+            Deletes, conditional writes and Google's writes, which are POSTs, never are.
         page_size: keys in a page of a listing, 1 to 1,000.
         azure: for ``https``, ``abfss`` and ``wasbs`` URLs.
         gcs: for ``gs`` URLs.

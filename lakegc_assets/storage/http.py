@@ -26,13 +26,14 @@ from functools import lru_cache, wraps
 from os import getpid
 from threading import Lock
 from typing import ClassVar, Final, NamedTuple, ParamSpec, TypeVar
+from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 from urllib3.exceptions import HTTPError, NameResolutionError, ReadTimeoutError, SSLError
 
-from lakegc_assets import traffic
+from lakegc_assets import outages, traffic
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import (
@@ -108,19 +109,25 @@ class HttpFailure(Exception):  # noqa: N818 - it becomes an error, or the outcom
         return explained(self.code, self.message, where)
 
 
-def is_awaited(failure: HttpFailure, method: str, waited: float, wait_s: float) -> bool:
+def is_awaited(
+    failure: HttpFailure, method: str, server: str, waited: float, wait_s: float
+) -> bool:
     """True if a request is sent again although its usual attempts have failed; logs long waits.
 
-    Unknown hosts and wrong certificates do not pass by waiting.
+    Unknown hosts and wrong certificates do not pass by waiting. Requests of this process wait
+    together: what others have waited for the same server counts.
 
     Args:
         failure: of the last attempt.
         method: of HTTP.
+        server: host and port; each of its answers is noted in ``outages``.
         waited: seconds since the first attempt.
         wait_s: see ``StoreConfig``.
     """
-    away = failure.kind in {StoreThrottledError, StoreUnavailableError}
-    if method not in _PATIENT or not away or waited >= wait_s or _is_misdirected(failure):
+    if method not in _PATIENT or not is_away(failure) or _is_misdirected(failure):
+        return False
+    waited = max(waited, outages.note_away(server, time.monotonic())[0])
+    if waited >= wait_s:
         return False
     if waited >= QUIET_S:
         _LOG.warning(
@@ -128,6 +135,11 @@ def is_awaited(failure: HttpFailure, method: str, waited: float, wait_s: float) 
             waited, wait_s, failure.code, failure.message,
         )  # fmt: skip
     return True
+
+
+def is_away(failure: HttpFailure) -> bool:
+    """True if a service is down or overloaded: it may answer in a minute."""
+    return failure.kind in {StoreThrottledError, StoreUnavailableError}
 
 
 class _Pace(logging.Filter):
@@ -303,22 +315,27 @@ class HttpClient(ABC):
         Raises:
             HttpFailure: the last attempt failed.
         """
+        server = urlsplit(url).netloc
 
         def attempt() -> requests.Response:
             # Signers add to the headers, for each attempt.
             named = {**self._headers, **(headers or {})}
             answer = self._once(Request(method, url, named, body), sign, stream)
             if answer.status_code in _OK[method] or answer.status_code in also_good:
+                outages.note_answer(server, time.monotonic())
                 return answer
             with answer:
-                raise self._read_failure(answer)
+                failure = self._read_failure(answer)
+            if not is_away(failure):
+                outages.note_answer(server, time.monotonic())
+            raise failure
 
         def again(failure: HttpFailure) -> bool:
             kind = failure.kind
             return kind is StoreThrottledError or (repeatable and kind is StoreUnavailableError)
 
         def awaited(failure: HttpFailure, waited: float) -> bool:
-            return repeatable and is_awaited(failure, method, waited, self._wait_s)
+            return repeatable and is_awaited(failure, method, server, waited, self._wait_s)
 
         return repeated(attempt, self._tries, again, awaited)
 

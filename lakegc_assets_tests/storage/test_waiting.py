@@ -6,10 +6,12 @@ import logging
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from time import monotonic
+from urllib.parse import urlsplit
 
 import pytest
 
-from lakegc_assets import traffic
+from lakegc_assets import outages, traffic
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.base import ObjectStore
@@ -90,12 +92,28 @@ def test_a_delete_never_waits(opened: Open, script: Script, *, singly: bool) -> 
 
 
 def test_a_wait_ends(opened: Open, script: Script, caplog: pytest.LogCaptureFixture) -> None:
-    store = opened(_STARTING, 0.3)
+    store = opened(_STARTING, 2.0)
     with pytest.raises(StoreThrottledError):
         store.get("k")
     assert len(script.requests) > 3 * _TRIES
     # Only what takes longer than some seconds is worth a line.
     assert "is away" not in caplog.text
+
+
+def test_requests_wait_together_for_a_store_that_is_away(opened: Open, script: Script) -> None:
+    """Else the waits add up where errors are suppressed: of each earlier run, or repository."""
+    store, now, server = opened(_STARTING, _LONG), monotonic(), urlsplit(script.endpoint).netloc
+    for ago in (2 * _LONG, 1.5 * _LONG, _LONG, _LONG / 2, 0):
+        outages.note_away(server, now - ago)
+    for _ in range(3):
+        with pytest.raises(StoreThrottledError):
+            store.get("k")
+    assert len(script.requests) == 3 * _TRIES
+    # Any answer ends the outage.
+    script.answers = [Answer(403)]
+    with pytest.raises(StorageError):
+        store.get("k")
+    assert outages.note_answer(server, monotonic()) == 0
 
 
 def test_a_long_wait_is_logged_once_for_all_threads(

@@ -42,7 +42,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from lakegc_assets import traffic
+from lakegc_assets import outages, traffic
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.bulk import Deadline
 from lakegc_assets.storage.config import StoreConfig
@@ -53,6 +53,7 @@ from lakegc_assets.storage.http import (
     HttpFailure,
     explaining,
     is_awaited,
+    is_away,
     once_per_process,
     require_soon,
     seconds,
@@ -238,16 +239,19 @@ def _await(
     **_: object,
 ) -> float | None:
     """The pause before a failed request is sent again; None to leave that to botocore."""
+    now, server = monotonic(), urlsplit(request_dict["url"]).netloc
     if isinstance(caught_exception, BOTO_ERRORS):
         failure = failure_of(caught_exception)
         failure.__cause__ = caught_exception
     elif response is not None and "Error" in response[1]:
         failure = failure_of(ClientError(response[1], operation.name))
     else:
+        outages.note_answer(server, now)
         return None
-    now = monotonic()
+    if not is_away(failure):
+        outages.note_answer(server, now)
     waited: float = now - request_dict["context"].setdefault(_AWAY, now)
-    if not is_awaited(failure, operation.http["method"], waited, wait_s):
+    if not is_awaited(failure, operation.http["method"], server, waited, wait_s):
         return None
     return min(2.0 ** min(attempts - 3, 10), LONGEST_PAUSE_S, wait_s - waited)
 
