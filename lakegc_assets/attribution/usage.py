@@ -37,7 +37,6 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.wording import counted
 
-DIMENSIONS: Final = ("branch", "path", "committer", "commit", "age", "size")
 _TOTALS: Final = (("objects", pa.int64()), ("bytes", pa.int64()))
 _BY_HOLDERS: Final = schema("holders string, also_needed boolean", _TOTALS)
 _BY_FOLDER: Final = schema("folder string", _TOTALS)
@@ -112,7 +111,7 @@ class Usage:
 
 
 def usage(ctx: RunContext, by: str, depth: int) -> Usage:
-    """Add up live storage by one of ``DIMENSIONS``, after attributing the mark if that is missing.
+    """Add up live storage by a method of ``_Dimensions``; attribute the mark if that is missing.
 
     ``depth`` is the number of folders of a path that are used.
 

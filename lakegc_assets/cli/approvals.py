@@ -1,8 +1,13 @@
-"""The commands of approvals: ``approve`` allows a sweep, ``pending`` lists waiting marks."""
+"""The commands by which a person decides about sweeps: ``approve``, ``pending`` and ``hold``.
+
+``pending`` lists the marks that wait, ``approve`` allows a sweep. ``hold`` shows the findings of an
+alarm, and accepts the loss.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,14 +15,18 @@ import click
 from lakegc_assets.cli.options import (
     by_option,
     json_option,
+    other_options,
     person,
     run_id_option,
     set_option,
     setting_option,
     settings_of,
+    unclaimed_option,
+    yes_option,
 )
-from lakegc_assets.cli.output import echo_rows
-from lakegc_assets.errors import LakegcError
+from lakegc_assets.cli.output import echo, echo_rows
+from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.wording import counted
 
 if TYPE_CHECKING:
@@ -147,3 +156,71 @@ def _line(one: dict[str, Any]) -> str:
     if digest := one.get("digest"):
         shown = f"\tdigest {digest}"
     return f"{one['repository']}\t{one['run'] or '-'}\t{one['state']}{shown}\t{one['because']}"
+
+
+@click.command()
+@click.argument("repository", metavar="REPOSITORY")
+@click.option("--accept", "accepting", is_flag=True, help="Accept the loss: sweeps start again.")
+@click.option("--id", "hold_id", metavar="ID", help="Accept this hold only, and no later one.")
+@by_option("accepts")
+@yes_option
+@click.option(
+    "--unverified",
+    is_flag=True,
+    help="Accept it even if artifacts or the backup of the sweep are gone for good, so that it is "
+    "unknown whether all objects are lost.",
+)
+@unclaimed_option
+@other_options
+def hold(
+    repository: str,
+    accepting: bool,
+    hold_id: str | None,
+    by: str | None,
+    yes: bool,
+    unverified: bool,
+    unclaimed: bool,
+    others: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Explain why no sweep of REPOSITORY starts.
+
+    Shows what is lost, and what can be done. --accept first restores all objects that can be
+    restored, and accepts the others as lost: sweeps start again. It applies only to the hold that
+    is shown. The name, the time and the loss are recorded.
+
+    In place of REPOSITORY, the URL of the namespace of a deleted repository: nothing is restored
+    there, and its hold keeps `leftovers remove namespace` from removing it.
+    """
+    if "://" in repository:
+        from lakegc_assets.cli.site import server_to_search
+        from lakegc_assets.leftovers import namespace_removal
+
+        server = server_to_search()
+        found, lines = namespace_removal.known_hold(server, repository), namespace_removal.lines
+        accept = partial(namespace_removal.accept_hold, server, repository, unclaimed=unclaimed)
+        question = "Accept the loss, and end the hold?"
+    else:
+        from lakegc_assets.cli.jobs import checked
+        from lakegc_assets.cli.site import repository_context
+        from lakegc_assets.sweep import hold_report
+
+        ctx = repository_context(repository, given=checked(settings_of(others)))
+        found, lines = hold_report.known_hold(ctx), hold_report.hold_lines
+        accept = partial(hold_report.accepted, ctx)
+        question = "Restore what can be restored, accept the loss of the rest, and allow sweeps?"
+    show = partial(echo, as_json=as_json, lines=lines)
+    if accepting and found["state"] == "on hold":
+        if hold_id not in {None, found["id"]}:
+            raise RefusedError(
+                f"the hold of {repository!r} is {found['id']} by now, not {hold_id}: another alarm "
+                f"was raised. Read it first: `{command_line('hold', repository)}`"
+            )
+        if not as_json:
+            show(found)
+        if not yes:
+            click.confirm(question, abort=True, err=True)
+        found = accept(found["id"], person(by), unverified=unverified)
+    elif accepting and (hold_id is None or found.get("id") != hold_id):
+        raise RefusedError(f"{repository!r} is not on hold: nothing to accept")
+    show(found)

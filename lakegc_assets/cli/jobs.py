@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -17,13 +18,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
+from weakref import WeakSet
 
 import dagster as dg
 import pydantic
+from sqlalchemy import Engine, event
+from sqlalchemy.engine import Dialect
 
 from lakegc_assets.cli import options, output
 from lakegc_assets.cli.site import Site
-from lakegc_assets.cli.sqlite import kept_connections
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.failures import Stopped
 from lakegc_assets.defs.jobs import left_to_do, run_in_process
@@ -323,3 +326,59 @@ class _Steps(logging.Handler):
         """The step, with the name of its asset: a backup must not look like a sweep."""
         step, backs_up = event.step_key or "", event.job_name.endswith("gc_backup")
         return step.replace("swept_set", "backup") if backs_up else step
+
+
+class _Connection(sqlite3.Connection):
+    """A connection that ``close`` returns to the pool, so that SQLAlchemy can reuse it."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - those of its base
+        super().__init__(*arguments, **options)
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
+        self.ready: list[_Connection] | None = None
+
+    def cursor(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - those of its base
+        made = super().cursor(*arguments, **options)
+        self._cursors.add(made)
+        return made
+
+    def close(self) -> None:
+        """Roll back, close all cursors, and return the connection to the pool."""
+        if self.ready is None:
+            super().close()
+            return
+        for cursor in list(self._cursors):
+            cursor.close()
+        self.rollback()
+        self.ready.append(self)
+
+
+@contextmanager
+def kept_connections(folder: Path) -> Iterator[None]:
+    """Keep this process's connections to SQLite databases below a folder open in the context.
+
+    A run reads and writes them some five hundred times. Dagster opens and closes a connection each
+    time, and no setting changes that. Each new connection reads the whole schema, and closing the
+    last one checkpoints the database's log. That took longer than the stages of a small run.
+    """
+    ready: dict[str, list[_Connection]] = defaultdict(list)
+
+    def connect(
+        dialect: Dialect, _record: object, arguments: list[Any], options: dict[str, Any]
+    ) -> _Connection | None:
+        if dialect.name != "sqlite" or not Path(arguments[0]).is_relative_to(folder):
+            return None
+        free = ready[arguments[0]]
+        with suppress(IndexError):
+            return free.pop()
+        made = sqlite3.connect(*arguments, **options, factory=_Connection)
+        made.ready = free
+        return made
+
+    event.listen(Engine, "do_connect", connect)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "do_connect", connect)
+        for connection in [one for free in ready.values() for one in free]:
+            connection.ready = None
+            connection.close()

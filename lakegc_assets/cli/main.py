@@ -35,11 +35,11 @@ from lakegc_assets.wording import counted
 #: Commands in separate modules, which are loaded on demand.
 _ELSEWHERE = {
     **dict.fromkeys(("adopt", "compare"), "cli.foreign"),
-    **dict.fromkeys(("approve", "pending"), "cli.approvals"),
+    **dict.fromkeys(("approve", "pending", "hold"), "cli.approvals"),
     **dict.fromkeys(("backup", "backups"), "cli.backups"),
     **dict.fromkeys(("restore", "pins"), "cli.restore"),
     **dict.fromkeys(("forecast", "rules"), "cli.forecast"),
-    **{name: f"cli.{name}" for name in ("hold", "leftovers", "metrics", "prune", "usage")},
+    **{name: f"cli.{name}" for name in ("leftovers", "metrics", "prune", "usage")},
     "embedded": "embedded.server",
 }
 #: Order of the commands in the help: the order in which people need them.

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.pool import NullPool
 
-from lakegc_assets.cli.sqlite import kept_connections
+from lakegc_assets.cli.jobs import kept_connections
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.site import Site
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lakegc_assets.cli.sqlite import kept_connections
+from lakegc_assets.cli.jobs import kept_connections
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
