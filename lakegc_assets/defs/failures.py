@@ -36,7 +36,10 @@ class Stopped(dg.Failure):
         """Describe an error."""
         metadata = {name: value_of(value) for name, value in error.figures.items()}
         if error.transient:
-            metadata[TRIED_AGAIN] = "once, after five minutes, by the sensor gc_resume"
+            metadata[TRIED_AGAIN] = (
+                "a run that marks or sweeps: once, after five minutes, by the sensor gc_resume, if "
+                "that is on. Any other run: launch it again"
+            )
         # No retries of the step: it would find the same error again at once.
         super().__init__(description=str(error), metadata=metadata, allow_retries=False)
         self.description = f"{kind_of(error)}: {error}"

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 import dagster as dg
 
 from lakegc_assets.defs.collection import Collection, collected, remembered
+from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.metadata import table
 from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, Names
 from lakegc_assets.defs.notices import ways_of
@@ -24,7 +25,7 @@ from lakegc_assets.estate.notices import Document, Outbox, document
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.run.artifacts import ArtifactRoot
-from lakegc_assets.run.command_line import command_line, in_dagster
+from lakegc_assets.run.command_line import command_line, in_dagster, printing
 from lakegc_assets.run.history import earlier
 from lakegc_assets.wording import counted
 
@@ -143,9 +144,11 @@ def staleness_check(collection: Collection) -> dg.AssetChecksDefinition:
         required_resource_keys=names.all_of("lakefs", "stores", "collector"),
     )
     def marked_in_time(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        resources = collection.of(context)
-        there = [Known.of(one) for one in collected(resources.lakefs.config(), collection.policies)]
-        found, _ = _judge(there, resources.root, context.instance, collection, {}, _all)
+        with printing(names.source), shown():
+            resources = collection.of(context)
+            known = collected(resources.lakefs.config(), collection.policies)
+            there = [Known.of(one) for one in known]
+            found, _ = _judge(there, resources.root, context.instance, collection, {}, _all)
         return dg.AssetCheckResult(severity=dg.AssetCheckSeverity.WARN, **_check_result(found))
 
     return marked_in_time

@@ -20,6 +20,7 @@ from lakegc_assets.defs import notices
 from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connections import LakeFSResource
+from lakegc_assets.defs.failures import TRIED_AGAIN, failed_steps
 from lakegc_assets.defs.names import PLAIN, partition_key
 from lakegc_assets.defs.pending_marks import waiting_sensor
 from lakegc_assets.defs.policy import NoticeSection, Override, ServerSection
@@ -33,14 +34,15 @@ from lakegc_assets.lakefs.errors import AuthenticationError, ConnectionFailedErr
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets_tests.defs.daemon import Daemon, schedule_failed, ticked
-from lakegc_assets_tests.defs.running import own_instance
+from lakegc_assets_tests.defs.running import QUIET, own_instance
 from lakegc_assets_tests.defs.week import make, remove
 from lakegc_assets_tests.site import Site
 
 _SUNDAY = datetime(2026, 3, 1, 2, tzinfo=timezone.utc)
 _HOUR = timedelta(hours=1)
 _HOOK = NoticeSection(url="http://127.0.0.1:9/hook")
-_SILENT = LakeFSResource(endpoint="http://127.0.0.1:9", max_attempts=1)
+_SILENT_CONFIG: dict[str, Any] = {"endpoint": "http://127.0.0.1:9", "max_attempts": 1}
+_SILENT = LakeFSResource(**_SILENT_CONFIG)
 
 
 @pytest.fixture
@@ -108,6 +110,24 @@ def test_a_server_that_has_never_listed_a_repository_passes_no_check(daemon: Dae
     ((passed, said),) = results(daemon)
     assert not passed
     assert "0 of 0 repositories were not marked for too long. lakeFS does not list its" in said
+
+
+def test_a_check_by_hand_says_what_is_wrong(daemon: Daemon) -> None:
+    job = daemon.definitions.resolve_job_def("__ASSET_JOB").get_subset(
+        asset_check_selection={dg.AssetCheckKey(PLAIN.key(REPOSITORIES), CHECK)}
+    )
+    done = job.execute_in_process(
+        instance=daemon.instance,
+        raise_on_error=False,
+        run_config={**QUIET, "resources": {"lakefs": {"config": _SILENT_CONFIG}}},
+    )
+    (failed,) = failed_steps(daemon.instance, done.run_id)
+    assert failed.step_failure_data.error is not None
+    assert failed.step_failure_data.error.message.startswith("failed: GET http://127.0.0.1:9/")
+    assert failed.step_failure_data.user_failure_data is not None
+    # No sensor repeats a check.
+    said = failed.step_failure_data.user_failure_data.metadata[TRIED_AGAIN]
+    assert "Any other run: launch it again" in str(said.value)
 
 
 def test_a_repository_that_is_included_and_does_not_exist_fails_the_tick(
