@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Final, Literal
@@ -82,7 +83,9 @@ class Deadline:
         if begin is None:
             begin, length = datetime.now(timezone.utc), self.expires_s - gone
         if length < 1:
-            return begin + timedelta(seconds=length - 1), 1
+            # As wide as one in time, so that its end is all that a store can refuse.
+            wide = max(1, int(-length))
+            return begin + timedelta(seconds=length - wide), wide
         return begin, int(length)
 
     def read(self, failure: HttpFailure) -> HttpFailure:
@@ -123,6 +126,7 @@ class Bulk:
         etag_at: the etag of the object at a key. Raises HttpFailure, or StorageError.
         alone: whether ``send`` takes a key only in a call of its own.
         deadline: the deadline that ``send`` signs.
+        threads: calls that are sent at a time.
     """
 
     where: str
@@ -132,11 +136,15 @@ class Bulk:
     etag_at: Callable[[str], str]
     alone: Callable[[str], bool] = lambda _key: False
     deadline: Deadline | None = None
+    threads: int = 1
 
     def delete(
         self, keys: Iterable[str], etags: Mapping[str, str] | None
     ) -> Sequence[DeleteOutcome]:
-        """Delete keys; after a call that failed as a whole, send no other call."""
+        """Delete keys; after a call that failed as a whole, send no other call.
+
+        No call is sent after this one has ended, however it ends.
+        """
         outcomes: dict[str, DeleteOutcome | None] = dict.fromkeys(keys)
         if etags is not None:
             etags = {key: etags[key] for key in outcomes}
@@ -146,25 +154,28 @@ class Bulk:
                 problem = "the etag that it must still have is not known: mark again"
             if problem is not None:
                 outcomes[key] = DeleteOutcome(key, "failed", "InvalidKey", problem)
-        failure: str | None = None
-        for batch in self._batches([key for key, outcome in outcomes.items() if outcome is None]):
-            if failure is not None:
-                detail = f"an earlier call failed: {failure}"
-                outcomes |= {key: DeleteOutcome(key, "failed", "NotSent", detail) for key in batch}
-                continue
+        failures: list[str] = []
+
+        def call(batch: Sequence[str]) -> Mapping[str, DeleteOutcome]:
+            if failures:
+                detail = f"an earlier call failed: {failures[0]}"
+                return {key: DeleteOutcome(key, "failed", "NotSent", detail) for key in batch}
             try:
                 answers = self.send(batch, etags)
             except HttpFailure as raised:
                 error = self._read(raised)
                 if len(batch) == 1 and error.kind is ObjectLockedError:
                     # The lock is that of this object, and tells nothing about any other key.
-                    outcomes[batch[0]] = self._outcome(batch[0], error, etags)
-                    continue
+                    return {batch[0]: self._outcome(batch[0], error, etags)}
                 failure = str(error.explained(self.where))
-                outcomes |= {k: DeleteOutcome(k, "failed", error.code, failure) for k in batch}
-                continue
-            for key in batch:
-                outcomes[key] = self._outcome(key, answers.get(key, UNNAMED), etags)
+                failures.append(failure)
+                return {key: DeleteOutcome(key, "failed", error.code, failure) for key in batch}
+            return {key: self._outcome(key, answers.get(key, UNNAMED), etags) for key in batch}
+
+        batches = self._batches([key for key, outcome in outcomes.items() if outcome is None])
+        with ThreadPoolExecutor(self.threads) as pool:
+            for answered in map(call, batches) if self.threads == 1 else pool.map(call, batches):
+                outcomes |= answered
         return [outcome for outcome in outcomes.values() if outcome is not None]
 
     def _batches(self, keys: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -9,13 +9,14 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import boto3
 import pytest
 
-from lakegc_assets.storage import bulk, local
-from lakegc_assets.storage.bulk import Deadline
+from lakegc_assets.storage import bulk, local, probes
+from lakegc_assets.storage.bulk import Bulk, Deadline
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StorageError, StoreUnavailableError, error_class
 from lakegc_assets.storage.files import locked
@@ -153,7 +154,7 @@ def test_a_deadline_that_counts_from_the_stores_time_asks_no_clock_of_ours(
 
 def test_a_deadline_that_is_over_by_the_stores_time_is_signed_to_try_it() -> None:
     told = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
-    assert Deadline.after(-30, told).window() == (told - timedelta(seconds=31), 1)
+    assert Deadline.after(-30, told).window() == (told - timedelta(seconds=60), 30)
 
 
 def test_a_single_delete_on_s3_keeps_its_condition(script: Script) -> None:
@@ -234,6 +235,33 @@ def test_all_requests_of_one_call_end_at_its_deadline(script: Script, clock: Clo
     assert spans == [60, 40]
     assert codes(outcomes) == [None] * 2000 + ["Expired"] * 500
     assert "nothing was sent" in str(outcomes[-1].detail)
+
+
+def test_calls_that_are_sent_at_a_time_end_at_one_deadline_and_with_the_first_failure(
+    clock: Clock,
+) -> None:
+    """Google's store takes one key in a request with a deadline."""
+    together, sent = Barrier(4), list[str]()
+    deadline = Deadline.after(60)
+
+    def send(keys: Sequence[str], _etags: Mapping[str, str] | None) -> Mapping[str, None]:
+        deadline.window()
+        sent.extend(keys)
+        # No call ends before four have begun.
+        together.wait(60)
+        if "bad" in keys[0]:
+            raise HttpFailure("SlowDown", "less")
+        return dict.fromkeys(keys)
+
+    calls = Bulk("gs://b", 1, lambda _: None, send, str, deadline=deadline, threads=4)
+    assert [o.outcome for o in calls.delete(map(str, range(8)), None)] == ["deleted"] * 8
+    assert sorted(sent) == [*map(str, range(8))]
+    bad = [f"bad-{n}" for n in range(8)]
+    assert codes(calls.delete(bad, None)) == ["SlowDown"] * 4 + ["NotSent"] * 4
+    assert sorted(sent[8:]) == bad[:4]
+    clock.now += 60
+    assert set(codes(calls.delete(["late", "too"], None))) <= {"Expired", "NotSent"}
+    assert len(sent) == 12
 
 
 def test_a_repeated_request_is_not_signed_for_longer(script: Script, clock: Clock) -> None:
@@ -363,6 +391,23 @@ def test_a_store_that_does_not_answer_has_said_nothing(tmp_path: Path, code: str
         with pytest.raises(StorageError, match=f"not known whether .*: {code}"):
             probe_deadlines(store, _FOLDER)
         assert listed(store) == []
+
+
+def test_a_store_that_is_slow_has_said_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep would go on without deadlines, which this store keeps."""
+    now = [0.0]
+    monkeypatch.setattr(probes, "seconds", lambda: now[0])
+
+    class Slow(Claiming):
+        def delete_many(self, *asked: Any, **how: Any) -> Sequence[DeleteOutcome]:
+            now[0] += 30.0
+            return super().delete_many(*asked, **how)
+
+    with pytest.raises(StorageError, match="one took longer than 30 s"):
+        probe_deadlines(Slow(tmp_path, in_time="Expired"), _FOLDER)
+    assert probe_deadlines(Slow(tmp_path), _FOLDER)
 
 
 @pytest.fixture(params=["versitygw_server", "minio_server"])

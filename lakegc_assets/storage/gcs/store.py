@@ -51,6 +51,8 @@ _LAST: Final = "\U0010ffff"
 _ODD: Final = re.compile(rf"[\x00-\x1f{_LAST}]")
 _FIELDS: Final = "name,size,updated,generation"
 _DAY_S: Final = 86400
+#: Deletes with a deadline that one call sends at a time.
+_THREADS: Final = 8
 #: The fields of a bucket that ``_recovery_of`` and ``_locks_of`` read.
 _SETTINGS: Final = (
     "softDeletePolicy,versioning,lifecycle,retentionPolicy,defaultEventBasedHold,objectRetention"
@@ -111,7 +113,10 @@ class GcsStore(UploadingStore[GcsObject]):
     def _deletes(
         self, deadline: Deadline | None, etags: Mapping[str, str] | None, *, singly: bool
     ) -> Bulk:
-        """See ``BucketStore``. With a deadline, one key per request: batches cannot have one."""
+        """See ``BucketStore``. With a deadline, one key per request: batches cannot have one.
+
+        So several are sent at a time, each with the same deadline.
+        """
         sign = None if deadline is None else self.service.until(deadline)
 
         def problem(key: str) -> str | None:
@@ -124,7 +129,7 @@ class GcsStore(UploadingStore[GcsObject]):
         send = self._delete if sign is None else partial(self._delete_until, sign)
         return Bulk(
             self._url, many, problem, send, lambda key: self.object_at(key).fetch_state().etag,
-            deadline=deadline,
+            deadline=deadline, threads=_THREADS if sign and not singly else 1,
         )  # fmt: skip
 
     def _delete(self, keys: Sequence[str], etags: Mapping[str, str] | None) -> Mapping[str, Answer]:
