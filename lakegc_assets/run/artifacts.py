@@ -19,7 +19,7 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from pathlib import Path
@@ -41,9 +41,12 @@ from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
+    StoreUnavailableError,
 )
 from lakegc_assets.storage.opening import open_store
 
+#: Record of the attempts of a run.
+_ATTEMPT = "attempt.json"
 #: Version of the form of artifacts: other versions can neither be read nor restored from.
 SCHEMA_VERSION = 5
 #: Version of the rules for spared and live objects: a mark of another version is not swept. The
@@ -288,6 +291,9 @@ class ArtifactRoot:
     def attempts(self, repository: str, run: str) -> list[AttemptArtifacts]:
         """Return the attempts of a run, newest first; the first is the present attempt.
 
+        A published mark stays the present attempt: a process that read this record before the
+        publication, and was suspended, may have recorded another attempt after it.
+
         Raises:
             RefusedError: the run is unknown.
             IntegrityError: the record of its attempts is damaged.
@@ -295,9 +301,9 @@ class ArtifactRoot:
         if "/" in run or run in {"", ".", ".."}:
             # Holds and foreign files can name any run id: it must not lead to another folder.
             raise RefusedError(f"there is no mark {run!r} of repository {repository!r}")
-        where = f"{self.url}/{repository}/{run}/attempt.json"
+        where = f"{self.url}/{repository}/{run}/{_ATTEMPT}"
         try:
-            recorded = self.open(repository, run).get("attempt.json")
+            recorded = self.open(repository, run).get(_ATTEMPT)
         except ObjectNotFoundError as error:
             raise RefusedError(
                 f"there is no mark {run!r} of repository {repository!r} ({where} does not exist): "
@@ -307,11 +313,13 @@ class ArtifactRoot:
             values = json.loads(recorded)
             # Earlier versions recorded only the present attempt.
             names = [values["attempt"], *values.get("earlier", ())]
-            return [AttemptArtifacts(self, repository, run, validate_run_id(n)) for n in names]
+            found = [AttemptArtifacts(self, repository, run, validate_run_id(n)) for n in names]
         except (*DAMAGE, ConfigurationError) as error:
             raise IntegrityError(
                 f"{where} is damaged ({error}): mark again under a new id"
             ) from error
+        # Sorting is stable: all others keep their order.
+        return sorted(found, key=lambda one: not one.has("gc_report")) if found[1:] else found
 
     def new_attempt(
         self, repository: str, run: str, now: datetime | None = None
@@ -321,15 +329,17 @@ class ArtifactRoot:
         ``now``: the time in its name; None for this machine's time.
 
         Raises:
-            RefusedError: the mark of this run is published, and so frozen.
+            RefusedError: the mark of this run is published, and so frozen; or another process has
+                begun an attempt meanwhile.
             ConfigurationError: the artifacts cannot be written.
             StorageError: the store did not answer.
         """
         validate_run_id(run)
-        try:
+        store, etag = self.open(repository, run), ""
+        existing: list[AttemptArtifacts] = []
+        with suppress(ObjectNotFoundError):
+            etag = store.head(_ATTEMPT).etag
             existing = self.attempts(repository, run)
-        except RefusedError:
-            existing = []
         if existing and existing[0].has("gc_report"):
             raise RefusedError(
                 f"mark {run!r} of repository {repository!r} exists already and is frozen: "
@@ -338,10 +348,13 @@ class ArtifactRoot:
         now = (now or datetime.now(timezone.utc)).astimezone(timezone.utc)
         attempt = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
         names = {"attempt": attempt, "earlier": [one.attempt for one in existing]}
-        # A wait could hide the attempt of another process that began, or was published, meanwhile.
-        now_or_never = replace(self, stores=replace(self.stores, wait_s=0.0))
         try:
-            now_or_never.open(repository, run).put("attempt.json", json.dumps(names).encode())
+            _replace(store, _ATTEMPT, json.dumps(names).encode(), etag)
+        except PreconditionFailedError as error:
+            raise RefusedError(
+                f"another process has begun run {run!r} of repository {repository!r} at the same "
+                "time: this process ends, and the other one continues"
+            ) from error
         except StorageError as error:
             kind = type(error) if error.transient else ConfigurationError
             raise kind(
@@ -349,6 +362,22 @@ class ArtifactRoot:
                 "there, or name another place in `artifact_root` or LAKEGC_ARTIFACT_ROOT"
             ) from error
         return AttemptArtifacts(self, repository, run, attempt)
+
+
+def _replace(store: ObjectStore, key: str, data: bytes, etag: str) -> None:
+    """Write an object that nobody else writes, in place of one with this etag; empty for none.
+
+    Raises PreconditionFailedError, or StorageError: the write may have happened.
+    """
+    try:
+        if etag:
+            store.put_if_match(key, data, etag)
+        else:
+            store.create(key, data)
+    except StoreUnavailableError:
+        # An answer may be lost.
+        if store.get(key) != data:
+            raise
 
 
 @dataclass(frozen=True)
