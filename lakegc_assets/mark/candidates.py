@@ -49,6 +49,7 @@ UNRESOLVED: Final = schema("last_part string")
 SEEN: Final = schema("address string, etag string")
 JUDGED: Final = LISTING.append(pa.field("why", pa.string()))
 ADDRESSES: Final = schema("address string")
+NAMES: Final = schema("name string")
 #: Columns of the listing for the totals; objects that sweeps deleted are matched by the address.
 SUMMED: Final = pa.schema([LISTING.field(n) for n in ("size", "last_modified", "in_place")])
 CARRIED: Final = pa.schema([LISTING.field("address"), *SUMMED])
@@ -252,8 +253,15 @@ def _require_dead(
         chain[asset].parts for asset in ("committed_addresses", "uncommitted_snapshot")
     )
     live = [*committed["data"], *committed["referenced"], *uncommitted["hashes"]]
-    found = relations.still_live(work.read(live, HASHES), work.read(candidates, HASHES), 1)
-    if work.collect(found, HASHES, "look for candidates that are live"):
+    ends = [*committed["unresolved"], *uncommitted["unresolved"]]
+    found = relations.still_live(
+        work.read(candidates, CANDIDATES),
+        [work.read(live, HASHES)],
+        [work.read(ends, UNRESOLVED)] if _rows(ends) else [],
+        [],
+        1,
+    )
+    if work.collect(found, NAMES, "look for candidates that are live"):
         raise IntegrityError(
             f"{work.ctx.engine.kind} has taken live objects for dead: candidates below {work.url} "
             "have hashes of the live sets, from which it was to subtract them. Do not use this "

@@ -78,12 +78,38 @@ def candidates(store: DataFrame, dead: DataFrame, cutoff: datetime) -> DataFrame
 
 
 @relation
-def still_live(live: DataFrame, candidates: DataFrame, most: int) -> DataFrame:
-    """Hashes of live sets that are hashes of candidates; at most ``most`` of them.
+def still_live(
+    objects: DataFrame,
+    live: Sequence[DataFrame],
+    unresolved: Sequence[DataFrame],
+    named: Sequence[DataFrame],
+    most: int,
+) -> DataFrame:
+    """Names of what is alive that are names of objects, which should be dead.
 
-    A semi-join: an engine that loses rows of a live set in ``dead_hashes`` finds them here.
+    Semi-joins from the other side: an engine that loses rows in ``dead_hashes`` or ``came_back``
+    finds them here.
+
+    Args:
+        objects: address and hash.
+        live: hashes of addresses that are alive.
+        unresolved: last path components (last_part) of live addresses that cannot be resolved.
+        named: address, ...: objects that are alive by name.
+        most: maximum number of rows.
+
+    Returns:
+        name: hashes, last path components or addresses, as text.
     """
-    return live.join(candidates.select("hash"), "hash", "left_semi").limit(most)
+    ends = objects.select(F.element_at(F.split("address", "/"), -1).alias("last_part"))
+    kinds = [(live, "hash", objects), (unresolved, "last_part", ends), (named, "address", objects)]
+    found = [
+        rows.select(key)
+        .join(of.select(key), key, "left_semi")
+        .select(F.col(key).cast("string").alias("name"))
+        for sets, key, of in kinds
+        for rows in sets
+    ]
+    return reduce(lambda united, frame: united.unionByName(frame), found).limit(most)
 
 
 def _old(store: DataFrame, cutoff: datetime) -> DataFrame:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from math import inf
 from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
@@ -107,6 +108,13 @@ class Recovery(NamedTuple):
         """A protection of which nothing is known."""
         notice = f"{where}: it is not known whether deleted objects are kept ({why}): {advice}"
         return cls("unknown", None, notice)
+
+    def keeps_less_than(self, before: Recovery) -> bool:
+        """True if objects are kept for a shorter time than before, as far as both are known."""
+        if "unknown" in {self.kind, before.kind} or before.kind == "nothing":
+            return False
+        ends, ended = (inf if one.days is None else one.days for one in (self, before))
+        return self.kind == "nothing" or ends < ended
 
 
 class DataProtection(NamedTuple):

@@ -39,7 +39,6 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import MISSING
 from lakegc_assets.sweep.backup_guard import relied_on
-from lakegc_assets.sweep.delta import SPARED
 from lakegc_assets.sweep.hold import (
     ACCEPTED,
     HOLD,
@@ -53,6 +52,7 @@ from lakegc_assets.sweep.hold import (
 from lakegc_assets.sweep.lease import leased
 from lakegc_assets.sweep.ledger import ASSET, Outcome
 from lakegc_assets.sweep.ledger_state import LedgerState
+from lakegc_assets.sweep.live_inputs import SPARED
 from lakegc_assets.sweep.lost_objects import LOST as ROWS
 from lakegc_assets.sweep.lost_objects import as_lost, copies_of, find_lost, foresee
 from lakegc_assets.wording import counted

@@ -30,7 +30,7 @@ from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.delta import CAME_BACK, SPARED, DeltaMark, DeltaMarks
+from lakegc_assets.sweep.delta import DeltaMark, DeltaMarks
 from lakegc_assets.sweep.hold import (
     HOLD,
     add_alarm,
@@ -41,6 +41,7 @@ from lakegc_assets.sweep.hold import (
 )
 from lakegc_assets.sweep.ledger import PUT_BACK, Outcome
 from lakegc_assets.sweep.ledger_state import LedgerState
+from lakegc_assets.sweep.live_inputs import CAME_BACK, SPARED
 from lakegc_assets.sweep.lost_objects import as_lost, copies_of, find_lost
 from lakegc_assets.wording import counted
 

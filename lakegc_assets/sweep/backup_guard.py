@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
+
+import pyarrow as pa
 
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
-from lakegc_assets.errors import RefusedError
+from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subject_of
 from lakegc_assets.recovery.copies import verified_copies
 from lakegc_assets.recovery.relations import chosen
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
@@ -27,18 +31,55 @@ _BEGUN: Final = f"{ledger.ASSET}/backup.json"
 #: Columns of the outcomes of a backup that say why it lacks a copy.
 _REASONS: Final = ("address", "outcome", "error_code")
 LACKING: Final = schema("address string, size bigint, why string")
+_COUNT: Final = pa.schema([("objects", pa.int64())])
+
+
+@dataclass(frozen=True)
+class BackupGate:
+    """The backup on which a sweep relies.
+
+    Attributes:
+        url: its URL; None if ``settings.backup_url`` is not set.
+        copies: its verified copies that are there now (address, size, etag); None without a backup.
+        gone: number of objects without a copy that an earlier try has deleted, perhaps without a
+            backup.
+    """
+
+    url: str | None = None
+    copies: Dataset | None = None
+    gone: int = 0
+
+    def require_copies(self, space: Workspace, objects: Dataset) -> None:
+        """Verify that each object (``LISTING``) has a copy, before it is deleted.
+
+        The copies are counted by another join than the one that has found what they lack: an engine
+        that loses rows in either finds too few.
+
+        Raises:
+            IntegrityError: the engine has lost rows.
+        """
+        if self.copies is None:
+            return
+        with space.frames() as frames:
+            copied = relations.backed_up(frames.read(objects), frames.read(self.copies))
+            label = "count the copies of what is to be deleted"
+            (found,) = frames.collect_rows(copied, _COUNT, label)
+        if found["objects"] != objects.rows:
+            raise IntegrityError(
+                f"{space.ctx.engine.kind} has lost rows: {objects.rows} objects of mark "
+                f"{space.ctx.run!r} should have a copy in {self.url}, and {found['objects']} have "
+                "one. They were not deleted. Sweep again with the other engine (--engine), and on "
+                "a cluster without plug-ins and shuffle services. Please report it, with the "
+                "versions of both"
+            )
 
 
 def spare_what_is_not_backed_up(
     recorded: LedgerState, chain: Mapping[str, Manifest], sweep: str
-) -> tuple[str | None, int]:
+) -> BackupGate:
     """Record as spared the objects without a verified copy in the backup of their mark.
 
     ``sweep``: short name of the sweep.
-
-    Returns:
-        URL of the backup, None if ``settings.backup_url`` is not set; and the number of objects
-        without a copy that an earlier try has deleted, perhaps without a backup.
 
     Raises:
         RefusedError: there is no finished backup of this very mark; or an earlier sweep of it,
@@ -50,7 +91,7 @@ def spare_what_is_not_backed_up(
     url = ctx.settings.backup_url
     if url is None:
         _require_no_backup(ctx, artifacts)
-        return None, 0
+        return BackupGate()
     backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run)
     if backup is None:
         of_run = ctx.repository, "--run", ctx.run
@@ -61,20 +102,20 @@ def spare_what_is_not_backed_up(
             "without backup_url"
         )
     backup.require_of(subject_of(chain))
-    spared, gone = _lacking(recorded, backup)
+    held = verified_copies(recorded.space, backup, listed=True).select("address", "size", "etag")
+    spared, gone = _lacking(recorded, backup, held)
     for number, rows in enumerate(recorded.space.tables(spared)):
         name = f"{sweep}-0000-backup-{number:05d}"
         ledger.record_spared(artifacts, name, rows, ctx.clocks)
     artifacts.put(_BEGUN, json.dumps({"backup": backup.store.url}).encode())
     if count := spared.rows:
         ctx.log.warning("%s spared: not in the backup", counted(count, "object is", "objects are"))
-    return backup.store.url, gone
+    return BackupGate(backup.store.url, held, gone)
 
 
-def _lacking(recorded: LedgerState, backup: Backup) -> tuple[Dataset, int]:
+def _lacking(recorded: LedgerState, backup: Backup, held: Dataset) -> tuple[Dataset, int]:
     """Find objects to spare since a backup lacks them (``LACKING``); count those already gone."""
     space = recorded.space
-    held = verified_copies(space, backup, listed=True)
     lacking = space.derive(
         "lacking",
         LACKING,

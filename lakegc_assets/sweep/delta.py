@@ -20,7 +20,6 @@ from typing import Final
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part
-from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.errors import NoTableError
@@ -39,7 +38,7 @@ from lakegc_assets.mark.live_ranges import (
 )
 from lakegc_assets.mark.lookups import Inquiry
 from lakegc_assets.mark.metaranges import COUNTED, path_ranges
-from lakegc_assets.mark.references import REFERENCES, References, read_references
+from lakegc_assets.mark.references import References, read_references
 from lakegc_assets.mark.served_candidates import answered, inquire, read_compared
 from lakegc_assets.mark.uncommitted_snapshot import (
     Staged,
@@ -54,16 +53,12 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest, require_begu
 from lakegc_assets.run.clocks import Moment
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.pins import pinned
-from lakegc_assets.sweep import relations
 from lakegc_assets.sweep.batch_guard import Fingerprint, fingerprint_of
 from lakegc_assets.sweep.delta_extension import HELD, CommitFiles, KnownCommits, write_known
+from lakegc_assets.sweep.live_inputs import SPARED, LiveInputs
 
 STAGED: Final = "it is staged on a branch now"
-SPARED: Final = schema("address string, why string")
-#: Objects to spare. If ``certain`` is false, an object is not proven to be alive.
-CAME_BACK: Final = schema("address string, size bigint, why string, certain boolean")
 #: Seconds for which lakeFS may be asked for the objects that it serves.
 _ASKING_S: Final = 120.0
 
@@ -80,6 +75,7 @@ class DeltaMark:
         seen: fingerprint of the HEADs, rules and protecting tags that it has read.
         taken: time of its begin.
         spared: objects that came back to life (``CAME_BACK``), in files below the attempt.
+        alive: everything that it has found to be alive.
         known: writes the data that tasks need to extend it; None if they cannot extend it.
         liveness: the active commits that it found, which name the holder of an object.
     """
@@ -87,6 +83,7 @@ class DeltaMark:
     seen: Fingerprint
     taken: Moment
     spared: Dataset
+    alive: LiveInputs
     known: Callable[[], CommitFiles] | None = None
     liveness: Liveness | None = None
 
@@ -171,15 +168,22 @@ class DeltaMarks:
             others = read_references(ctx, artifacts, folder, start, unread)
         with _collecting(unread, "objects that lakeFS serves"):
             served = self._served(candidates, liveness, f"{folder}served/", listed)
-        named = [served, pinned(ctx.connections.store())]
-        back = self._came_back(candidates, staged, others, named, folder)
+        alive = LiveInputs(
+            ctx,
+            self.attempt.url,
+            {HELD: [*self._runs], STAGED: staged.hashes, mark_relations.SAME_HASH: others.hashes},
+            {*self._last_parts, *staged.unresolved, *others.unresolved},
+            [served, pinned(ctx.connections.store())],
+            others.parts,
+        )
         tags = liveness.tags
         if not ctx.settings.protect_tags:
             tags = deciding(ctx.settings.retained, tags)
         return DeltaMark(
             seen=fingerprint_of(liveness.heads, liveness.rules, tags),
             taken=taken,
-            spared=back,
+            spared=alive.came_back(candidates, f"{folder}spared/"),
+            alive=alive,
             # Only tasks extend a delta mark: the look after a sweep has no tasks.
             known=partial(
                 write_known, artifacts, f"{folder}known/", known, frozenset(self._ranges)
@@ -233,42 +237,6 @@ class DeltaMarks:
             self.ctx.settings.retained,
             {pattern: kept.keys() for pattern, kept in liveness.paths.items()},
         )
-
-    def _came_back(
-        self,
-        candidates: Dataset,
-        staged: Staged,
-        others: References,
-        named: Sequence[pa.Table],
-        folder: str,
-    ) -> Dataset:
-        """Find the marked objects that are alive now; computes nothing without live inputs."""
-        of_kinds = (
-            (self._runs, HELD),
-            (staged.hashes, STAGED),
-            (others.hashes, mark_relations.SAME_HASH),
-        )
-        live = [(parts, why) for parts, why in of_kinds if any(part.rows for part in parts)]
-        unresolved = {*self._last_parts, *staged.unresolved, *others.unresolved}
-        named = [rows.cast(SPARED) for rows in named if rows.num_rows]
-        references = [part for part in others.parts if part.rows]
-        url = self.attempt.url
-        if not candidates.rows or not (live or unresolved or named or references):
-            return Dataset(url, [], CAME_BACK)
-        with self.ctx.frames() as frames:
-            more = [frames.create(rows) for rows in named]
-            if references:
-                more.append(relations.referenced(frames.read(Dataset(url, references, REFERENCES))))
-            ends = pa.table([pa.array(sorted(unresolved), pa.string())], schema=_LAST_PARTS)
-            back = mark_relations.came_back(
-                frames.read(candidates),
-                [(frames.read(Dataset(url, parts, HASHES)), why) for parts, why in live],
-                [frames.create(ends)] if unresolved else [],
-                more,
-            )
-            label = "find what came back to life"
-            parts = frames.write(back, url, f"{folder}spared/", CAME_BACK, label)
-            return Dataset(url, parts, CAME_BACK)
 
     def _read_new_ranges(self, known: KnownCommits, folder: str, unread: list[str] | None) -> None:
         """Read the live ranges that neither the mark nor an earlier delta mark has read."""
@@ -356,7 +324,6 @@ class DeltaMarks:
         return answered(self.ctx, inquiry)
 
 
-_LAST_PARTS: Final = schema("last_part string")
 _NO_RANGES: Final = COUNTED.empty_table()
 _OF_PATHS: Final = ("range_id", "pattern")
 

@@ -27,8 +27,8 @@ from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.scratch import Folder
 from lakegc_assets.sweep import relations
-from lakegc_assets.sweep.delta import CAME_BACK
 from lakegc_assets.sweep.ledger import ASSET, FOLDER, GONE, SWEPT, THREADS, ledger_keys, read_file
+from lakegc_assets.sweep.live_inputs import CAME_BACK
 
 _ADDRESSES: Final = schema("address string")
 _COMPARED: Final = pa.schema([(n, pa.int64()) for n in ("recorded", "strangers", "untold")])
@@ -129,11 +129,23 @@ class LedgerState:
         return self._left
 
     def without_spared(self, remaining: Dataset, spared: Dataset, name: str) -> Dataset:
-        """The remaining objects, without those that a delta mark spares (``CAME_BACK``)."""
+        """Return the remaining objects without those that a delta mark spares (``CAME_BACK``).
+
+        Raises:
+            IntegrityError: the engine has lost rows.
+        """
         if not spared.rows:
             return remaining
         inputs, label = (remaining, spared.select("address")), "leave out what came back to life"
-        return self.space.derive(name, LISTING, label, without, *inputs)
+        left = self.space.derive(name, LISTING, label, without, *inputs)
+        if left.rows != remaining.rows - spared.rows:
+            raise IntegrityError(
+                f"{remaining.rows} objects of mark {self.ctx.run!r} remain, {spared.rows} of them "
+                f"came back to life, and {self.ctx.engine.kind} says that {left.rows} did not: it "
+                "has lost rows. They were not deleted. Sweep again with the other engine "
+                "(--engine), and on a cluster without plug-ins and shuffle services"
+            )
+        return left
 
     def require_whole(self) -> None:
         """Verify that the outcomes are of the marked objects.

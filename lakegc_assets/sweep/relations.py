@@ -135,3 +135,11 @@ def not_backed_up(marked: DataFrame, held: DataFrame, told: DataFrame) -> DataFr
     code = F.coalesce(F.col("error_code"), F.lit(""))
     reason = F.trim(F.concat(F.lit("not in the backup: "), outcome, F.lit(" "), code))
     return rows.select("address", "size", reason.alias("why"))
+
+
+@relation
+def backed_up(objects: DataFrame, held: DataFrame) -> DataFrame:
+    """Count the copies of a backup (address, size and etag) that are of objects: one row."""
+    keys = ["address", "size", "etag"]
+    copies = held.select(*keys).join(objects.select(*keys), keys, "left_semi")
+    return copies.agg(F.count(F.lit(1)).alias("objects"))

@@ -20,8 +20,9 @@ from lakegc_assets.storage.errors import (
     error_class,
 )
 from lakegc_assets.storage.probes import Condition
-from lakegc_assets.storage.values import NO_PROTECTION, DataProtection
+from lakegc_assets.storage.values import NO_PROTECTION, DataProtection, Recovery
 from lakegc_assets.sweep import ledger
+from lakegc_assets.sweep.backup_guard import BackupGate
 from lakegc_assets.sweep.batch_guard import CHECK_LIFETIME
 from lakegc_assets.sweep.deletion import delete_portion
 from lakegc_assets.sweep.delta import DeltaMark, DeltaMarks
@@ -69,6 +70,7 @@ class StoreCapabilities:
     Attributes:
         condition: the deletes that can be conditional.
         deadlines: True if the store refuses late deletes.
+        recovery: recovery options of deleted objects.
         trash: key prefix below which the store moves deleted objects, if it can.
         protection: data protection of deleted objects, by the settings of the store.
         warnings: objects that its life-cycle rules remove and should not, in sentences.
@@ -76,6 +78,7 @@ class StoreCapabilities:
 
     condition: Condition
     deadlines: bool
+    recovery: Recovery
     trash: str | None = None
     protection: DataProtection = NO_PROTECTION
     warnings: Sequence[str] = ()
@@ -89,6 +92,7 @@ class Rounds:
     deltas: DeltaMarks
     lease: Lease
     means: StoreCapabilities
+    gate: BackupGate
     _evaluated: bool = False
     _share: float = 1.0
 
@@ -101,13 +105,15 @@ class Rounds:
         """Delete until every candidate has an outcome; return the number of rounds.
 
         Raises:
-            RefusedError: a check fails, the lease is lost, or rounds make no progress.
+            RefusedError: a check fails, the lease is lost, rounds make no progress, or the store no
+                longer keeps deleted objects as it did when the sweep began.
             StorageError: the store refused deletes; finished deletes are in the ledger.
         """
         number, idle, fewest, reasons = 0, 0, -1, ""
         while True:
             remaining = self.recorded.remaining(f"{_name(number + 1)}/remaining")
             count = remaining.rows
+            self._require_recovery()
             if count == 0:
                 return number
             # A task that died left its work only in the ledger, so the ledger decides.
@@ -122,6 +128,21 @@ class Rounds:
             ended_early = self.run_round(number, remaining)
             reasons = "; ".join(f"{name}: {text}" for name, text in ended_early.items())
 
+    def _require_recovery(self) -> None:
+        """Stop before the next round, and after the last, if an undo would be promised in vain."""
+        promised, store = self.means.recovery, self.recorded.space.connections.store()
+        if promised.kind not in {"versions", "soft_delete"}:
+            return
+        found = store.recovery()
+        if found.keeps_less_than(promised):
+            raise RefusedError(
+                "the store keeps deleted objects for a shorter time than when this sweep began, so "
+                f"perhaps not all of them can be restored. At its begin: {promised.notice}. Now: "
+                f"{found.notice}. Nothing more was deleted, and all deletes are recorded. Restore "
+                f"the earlier settings, or follow the present ones, and sweep {self.ctx.run!r} "
+                "again"
+            )
+
     def run_round(self, number: int, remaining: Dataset) -> Mapping[str, str]:
         """Delete the objects that a delta mark leaves; return reasons of tasks that ended early."""
         # Suspensions from now on are noticed.
@@ -135,6 +156,8 @@ class Rounds:
         survivors = self.recorded.without_spared(remaining, delta.spared, name)
         if not survivors.rows:
             return {}
+        delta.alive.require_dead(survivors)
+        self.gate.require_copies(self.recorded.space, survivors)
         if not self._evaluated:
             require_passed(evaluate(self.ctx, survivors.parts))
             self._evaluated = True

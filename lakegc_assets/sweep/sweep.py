@@ -94,11 +94,11 @@ def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
     space = Workspace(ctx, attempt, f"{ASSET}/{lease.sweep}/")
     candidates = marked_in_order(ctx, attempt, marked, f"{space.folder}marked/")
     recorded = LedgerState(space, candidates)
-    backup, not_in_backup = spare_what_is_not_backed_up(recorded, chain, lease.sweep)
+    gate = spare_what_is_not_backed_up(recorded, chain, lease.sweep)
     began = ctx.connections.store().server_time()
     means, recovery = _capabilities(recorded, lease, began)
     deltas = DeltaMarks(ctx, chain, attempt, space.folder, manifests)
-    rounds = Rounds(recorded, deltas, lease, means)
+    rounds = Rounds(recorded, deltas, lease, means, gate)
     look = partial(raise_alarm_if_needed, deltas, recorded)
     ending = Ending(ctx, attempt, recorded.gone, look)
     if candidates.rows:
@@ -113,8 +113,8 @@ def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
         facts: dict[str, object] = {
             **_facts_of(recorded, parts, means, recovery, began),
             "rounds": number,
-            "backup": backup,
-            "not_in_backup": not_in_backup,
+            "backup": gate.url,
+            "not_in_backup": gate.gone,
             # A missing figure must not keep a sweep from being recorded.
             "listed": {n: marked.facts[key] for n, key in _LISTED.items() if key in marked.facts},
             OWNER: dict(lease.owner),
@@ -171,7 +171,8 @@ def _capabilities(
     if not recorded.marked.rows:
         # A sweep without candidates must not probe deletes.
         recovery = Recovery("nothing", None, "the mark names no objects, so nothing is deleted")
-        return StoreCapabilities("none", False, None, DataProtection.of(recovery)), recovery
+        means = StoreCapabilities("none", False, recovery, None, DataProtection.of(recovery))
+        return means, recovery
     store, trash, days = connections.store(), None, ctx.settings.trash_lifetime
     if days:
         trash = trash_folder(lease.sweep, began, days)
@@ -184,7 +185,7 @@ def _capabilities(
         warnings += backup_warnings(backup)
     for warning in warnings:
         ctx.log.warning("%s", warning)
-    return StoreCapabilities(condition, deadlines, trash, protection, warnings), recovery
+    return StoreCapabilities(condition, deadlines, recovery, trash, protection, warnings), recovery
 
 
 def _facts_of(

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.mark.relations import came_back
+from lakegc_assets.mark.relations import came_back, still_live
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets_tests.frames import Frames, same
 from lakegc_assets_tests.mark import twins
@@ -16,6 +16,7 @@ from lakegc_assets_tests.mark import twins
 MARKED = pa.schema([("address", pa.string()), *HASHES, ("size", pa.int64())])
 LAST_PARTS = pa.schema([("last_part", pa.string())])
 NAMED = pa.schema([("address", pa.string()), ("why", pa.string())])
+NAMES = pa.schema([("name", pa.string())])
 FOUND = pa.schema([*NAMED, ("size", pa.int64()), ("certain", pa.bool_())])
 
 ADDRESS = st.sampled_from(
@@ -52,5 +53,21 @@ def test_what_is_alive_is_found_with_its_surest_reason(frames: Frames) -> None:
         assert same(frames.rows(found, FOUND), twins.came_back(marked, sets, [unresolved], [named]))
         alone = came_back(objects, [], [], [four])
         assert same(frames.rows(alone, FOUND), twins.came_back(marked, [], [], [named]))
+
+    check()
+
+
+def test_what_is_alive_is_found_from_the_other_side(frames: Frames) -> None:
+    @settings(max_examples=frames.examples)
+    @given(OBJECTS, LIVE, LIVE, rows(last_part=LAST_PART), rows(address=ADDRESS, why=WHY))
+    def check(objects: Any, live: Any, staged: Any, unresolved: Any, named: Any) -> None:
+        of = frames.of(objects, MARKED)
+        sets = [frames.of(live, HASHES), frames.of(staged, HASHES)]
+        ends, names = [frames.of(unresolved, LAST_PARTS)], [frames.of(named, NAMED)]
+        every = frames.rows(still_live(of, sets, ends, names, 100), NAMES)
+        twin = twins.still_live(objects, [live, staged], [unresolved], [named], 100)
+        assert same(every, twin)
+        one = frames.rows(still_live(of, sets, [], [], 1), NAMES)
+        assert len(one) == len(twins.still_live(objects, [live, staged], [], [], 1))
 
     check()

@@ -76,19 +76,6 @@ def test_candidates(frames: Frames) -> None:
     check()
 
 
-def test_candidates_that_are_live_are_found(frames: Frames) -> None:
-    @settings(max_examples=frames.examples)
-    @given(LIVE, LIVE)
-    def check(live: Any, marked: Any) -> None:
-        both = frames.of(live, HASHES), frames.of(marked, HASHES)
-        every = frames.rows(relations.still_live(*both, 100), HASHES)
-        assert same(every, twins.still_live(live, marked, 100))
-        one = frames.rows(relations.still_live(*both, 1), HASHES)
-        assert len(one) == len(twins.still_live(live, marked, 1))
-
-    check()
-
-
 def listed(**values: Any) -> dict[str, Any]:
     """A row of ``LISTING`` that is a candidate, but for some values."""
     row = {"address": "data/a/x", "hash": 0, "size": 1, "etag": "a" * 32, "etag_hash": 0}

@@ -38,8 +38,19 @@ def candidates(store: Rows, dead: Rows, cutoff: datetime) -> list[Row]:
     return [row for row in _old(store, cutoff) if row["hash"] in hashes]
 
 
-def still_live(live: Rows, candidates: Rows, most: int) -> list[Row]:
-    return with_hashes(live, candidates)[:most]
+def still_live(
+    objects: Rows,
+    live: Sequence[Rows],
+    unresolved: Sequence[Rows],
+    named: Sequence[Rows],
+    most: int,
+) -> list[Row]:
+    names = {row[key] for row in objects for key in ("hash", "address")}
+    ends = {row["address"].rpartition("/")[2] for row in objects}
+    found = [row["hash"] for rows in live for row in rows if row["hash"] in names]
+    found += [row["last_part"] for rows in unresolved for row in rows if row["last_part"] in ends]
+    found += [row["address"] for rows in named for row in rows if row["address"] in names]
+    return [{"name": str(name)} for name in found][:most]
 
 
 def _old(store: Rows, cutoff: datetime) -> list[Row]:

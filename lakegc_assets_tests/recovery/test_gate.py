@@ -14,6 +14,7 @@ from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record
 from lakegc_assets.run.undo import undoable
 from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.sweep import relations
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.kills import Killed
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
@@ -115,6 +116,21 @@ def test_what_the_backup_lacks_is_spared_and_what_it_lost_too(
         swapped: "not in the backup: the copy is gone or another",
     }
     check_swept(anywhere.lake, marked, why)
+
+
+def test_an_engine_that_loses_rows_of_what_has_no_copy_is_noticed(
+    place: Place, monkeypatch: pytest.MonkeyPatch, marked: Marked
+) -> None:
+    make_backup(place.context())
+    place.store.delete_many([min(marked.candidates)])
+    whole = relations.not_backed_up
+    monkeypatch.setattr(
+        relations, "not_backed_up", lambda *frames: whole(*frames).where("size < 0")
+    )
+    before = place.lake.keys()
+    with pytest.raises(IntegrityError, match=r"has lost rows: .* should have a copy in"):
+        sweep(place.context())
+    assert place.lake.keys() == before
 
 
 def test_a_sweep_that_was_killed_keeps_what_it_did(

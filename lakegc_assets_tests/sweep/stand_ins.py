@@ -23,8 +23,9 @@ from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.sweep import rounds
 from lakegc_assets.sweep.batch_guard import seen_now
 from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
-from lakegc_assets.sweep.delta import CAME_BACK, DeltaMark, DeltaMarks
+from lakegc_assets.sweep.delta import DeltaMark, DeltaMarks
 from lakegc_assets.sweep.lease import Lease
+from lakegc_assets.sweep.live_inputs import CAME_BACK, SPARED, LiveInputs
 from lakegc_assets.sweep.rate_limit import Limits
 from lakegc_assets.sweep.store_comparison import Marked
 from lakegc_assets.sweep.task_orders import Orders, Portion, TaskResult, summed
@@ -105,7 +106,8 @@ def spare(addresses: set[str], age: float = 0) -> Take:
         table = pa.Table.from_pylist(back, CAME_BACK)
         parts = [write_part(artifacts, f"{deltas.folder}spared/", table)] if back else []
         spared = Dataset(deltas.attempt.url, parts, CAME_BACK)
-        return DeltaMark(seen, earlier(Moment.now(ctx.connections.store()), age), spared)
+        alive = LiveInputs(ctx, spared.url, {}, set(), [table.select(SPARED.names)], ())
+        return DeltaMark(seen, earlier(Moment.now(ctx.connections.store()), age), spared, alive)
 
     return take
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,10 +13,11 @@ import pytest
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.estate.explanation import explain as why
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.mark import relations
 from lakegc_assets.mark.relations import AMBIGUOUS
 from lakegc_assets.mark.uncommitted_snapshot import Staged
 from lakegc_assets.run.pins import PINS, Pin, write_pin
-from lakegc_assets.sweep import delta
+from lakegc_assets.sweep import delta, ledger_state
 from lakegc_assets.sweep.batch_guard import seen_now
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake
@@ -54,6 +56,29 @@ def test_revert_branch_link_commit_and_write(
     for n in range(4):
         content = lake.client.get_object(REPOSITORY, "rescue", f"a/{n}")
         assert content == f"first a {n}".encode()
+
+
+@pytest.mark.parametrize("loses", ["what came back", "what is spared"])
+def test_an_engine_that_loses_rows_of_what_came_back_is_noticed(
+    loses: str, lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No HEAD has them, and no check reads what older commits hold."""
+    lake.client.create_branch(REPOSITORY, "rescue", marked.commits["first"])
+    for n in range(4):
+        lake.client.delete_object(REPOSITORY, "rescue", f"a/{n}")
+    lake.commit("rescue")
+    if loses == "what came back":
+        whole = relations.came_back
+
+        def losing(objects: Any, live: Any, *more: Any) -> Any:
+            return whole(objects, [(rows.where("hash % 2 = 0"), why) for rows, why in live], *more)
+
+        monkeypatch.setattr(relations, "came_back", losing)
+    else:
+        monkeypatch.setattr(ledger_state, "without", lambda objects, _spared: objects)
+    with pytest.raises(IntegrityError, match=r"has taken live objects for dead|has lost rows"):
+        sweep(lake.context(spark))
+    assert lake.keys() == marked.live | marked.candidates
 
 
 def test_what_was_restored_is_spared_while_it_is_pinned(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.defs.metadata import of_sweep
-from lakegc_assets.errors import LakegcError
+from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.estate.run_outcome import outcome_of
 from lakegc_assets.recovery import old_trash
 from lakegc_assets.recovery.backup_creation import make_backup
@@ -171,6 +171,34 @@ def test_what_an_earlier_try_deleted_under_other_settings_is_not_said_to_be_kept
     told = undoable(facts, datetime.now(timezone.utc))
     words = f"; the store may not have kept {len(marked.candidates)} objects that an earlier try "
     assert (words in told) == unclear
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+@pytest.mark.parametrize(
+    "now", [Recovery("nothing", None, "versions are off"), Recovery("versions", 1.0, "one day")]
+)
+def test_a_store_that_keeps_less_than_was_promised_ends_the_sweep(
+    lake: SmallLake,
+    marked: Marked,
+    spark: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    when: str,
+    now: Recovery,
+) -> None:
+    """Versioning is suspended, or a lifecycle rule is added, while it waits or deletes."""
+    promised, before = Recovery("versions", 30.0, "thirty days"), lake.keys()
+
+    def changed(_store: LocalStore) -> Recovery:
+        return promised if when == "during" and lake.keys() == before else now
+
+    monkeypatch.setattr(sweeping, "recovery_options", lambda *_: promised)
+    monkeypatch.setattr(LocalStore, "recovery", changed)
+    with pytest.raises(RefusedError, match=r"begin: thirty days\. Now: (versions are|one day)"):
+        sweep(lake.context(spark, trash_days=0))
+    assert lake.keys() == (before if when == "before" else marked.live)
+    monkeypatch.setattr(sweeping, "recovery_options", lambda *_: now)
+    sweep(lake.context(spark, trash_days=0))
+    check_swept(lake, marked, {})
 
 
 def test_what_an_earlier_try_records_late_is_not_said_to_be_kept(

@@ -126,6 +126,16 @@ def test_what_is_in_doubt_or_missing_or_was_spared_is_not_thought_to_be_gone(
 
 OBJECTS = schema("address string, size bigint, etag string")
 TOLD = pa.schema([(name, pa.string()) for name in ("address", "outcome", "error_code")])
+COUNT = pa.schema([("objects", pa.int64())])
+
+
+def test_what_is_backed_up(frames: Frames) -> None:
+    def test(objects: Rows, held: Rows) -> None:
+        holds(frames, relations.backed_up, twins, COUNT, (objects, OBJECTS), (held, OBJECTS))
+
+    check(frames, test, rows(OBJECTS, "address"), rows(OBJECTS, "address"))
+
+
 LACKING = pa.schema([*NAMED, ("size", pa.int64())])
 
 

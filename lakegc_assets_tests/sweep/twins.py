@@ -76,6 +76,12 @@ def thought_gone(outcomes: Rows, alive: Rows, missing: Rows) -> list[Row]:
     return [{**row} for row in alive if row["certain"] and row["address"] in gone]
 
 
+def backed_up(objects: Rows, held: Rows) -> list[Row]:
+    wanted = {(row["address"], row["size"], row["etag"]) for row in objects}
+    copies = [(row["address"], row["size"], row["etag"]) for row in held]
+    return [{"objects": sum(copy in wanted for copy in copies)}]
+
+
 def not_backed_up(marked: Rows, held: Rows, told: Rows) -> list[Row]:
     whole = {(row["address"], row["size"], row["etag"]) for row in held}
     said = {row["address"]: row for row in told}
