@@ -14,8 +14,10 @@ from time import monotonic, sleep
 from typing import TypeVar
 
 import requests
+from pydantic import ValidationError
 
 from lakegc_assets.lakefs.errors import (
+    LakeFSError,
     NoRulesError,
     NotFoundError,
     PrepareCommitsFailedError,
@@ -107,6 +109,8 @@ class LakeFSClient(LakeFSReads):
             if self.gc_rules(repository) is None:
                 raise _no_rules(repository, str(error)) from error
             raise
+        except LakeFSError as error:
+            return _behind(error)
 
     def _await(self, repository: str, task_id: str) -> PreparedCommits:
         path = ("repositories", repository, "gc", "prepare_commits")
@@ -232,6 +236,21 @@ class LakeFSClient(LakeFSReads):
         # A repeated prepare call writes a second run, of which nobody reads the first: no harm.
         limit_s = limit_s or self._limits.one_prepare_s
         return self.call("POST", *path, json=body, repeatable=True, read_timeout_s=limit_s)
+
+
+def _behind(error: LakeFSError) -> PreparedCommits:
+    """The answer behind an error, which is raised if there is none.
+
+    From 1.54 to 1.71, a server whose storage signs no URLs writes the list of active commits, and
+    then sends both: the error of the URL, and in a second line the location of the list.
+    """
+    said, _, answer = error.body.partition(b"\n")
+    if b"operation not supported" not in said:
+        raise error
+    try:
+        return PreparedCommits.model_validate_json(answer)
+    except ValidationError:
+        raise error from None
 
 
 def _no_rules(repository: str, said: str) -> NoRulesError:

@@ -15,11 +15,13 @@ class LakeFSError(LakegcError):
         never_sent: whether it is certain that the server did not see the request.
         away: whether the server, or the network to it, is down: it may be back in a minute.
         retry_after_s: seconds that the server asks to wait; None if it does not ask.
+        body: the server's answer; empty if there is none.
     """
 
     never_sent: bool = False
     away: bool = False
     retry_after_s: float | None = None
+    body: bytes = b""
 
 
 class ConnectionFailedError(LakeFSError):

@@ -303,7 +303,7 @@ class Transport:
                 "set the endpoint to the server's own address"
             )
         failure = of_status(call, response.status_code, _message(response))
-        failure.retry_after_s = _retry_after_s(response)
+        failure.retry_after_s, failure.body = _retry_after_s(response), response.content
         raise failure
 
     def _get(self, model: type[M], *path: str, params: Mapping[str, str] | None = None) -> M:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,32 @@ def test_an_older_server_is_asked_in_the_older_way(
     prepared = client.prepare_commits("retention")
     assert prepared.run_id == "ft6u4ahksdue9psu429g"
     assert server.asked("POST", f"{GC}/prepare_commits")
+
+
+_UNSIGNED = b'{"message":"local adapter presigned URL: operation not supported"}\n'
+
+
+def test_an_older_server_that_signs_no_urls_sends_its_answer_behind_an_error(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    # So do 1.54 to 1.71 on local storage, and elsewhere with disable_pre_signed.
+    missing = (404, {"message": "invalid API endpoint"})
+    server.overrides["POST", f"{GC}/prepare_commits/async"] = missing
+    server.overrides["POST", f"{GC}/prepare_commits"] = (400, _UNSIGNED + json.dumps(DONE).encode())
+    assert client.prepare_commits("retention").gc_commits_location == DONE["gc_commits_location"]
+
+
+@pytest.mark.parametrize(
+    "body", [_UNSIGNED, _UNSIGNED + b"{}", b'{"message":"no disk"}\n' + json.dumps(DONE).encode()]
+)
+def test_any_other_error_of_an_older_server_stays_one(
+    body: bytes, server: ReplayServer, client: LakeFSClient
+) -> None:
+    missing = (404, {"message": "invalid API endpoint"})
+    server.overrides["POST", f"{GC}/prepare_commits/async"] = missing
+    server.overrides["POST", f"{GC}/prepare_commits"] = (400, body)
+    with pytest.raises(errors.LakeFSError, match="prepare_commits answered 400"):
+        client.prepare_commits("retention")
 
 
 def test_a_missing_repository_is_not_an_older_server(
