@@ -188,7 +188,8 @@ def test_a_mark_that_waits_is_listed_and_reported_once(
     assert one["sentence"].endswith("`sweep` is `approved`, max_candidate_share 0.5")
     digest = site.root.attempt("approved", _RUN).recorded("deletion_candidates").digest
     assert f"`lakegc approve approved --run {_RUN} --digest {digest}`" in one["what_to_do"]
-    assert one["link"] == f"https://dagster.example.com/runs/{marked.run_id}"
+    assert one["link"].startswith("https://dagster.example.com/runs/")
+    assert not one["link"].endswith(forecast)
     # Nothing has changed, or all of it was looked at again.
     assert waiting(daemon, utc_now() + timedelta(minutes=10)) == [f"approved|{_RUN}"]
     assert waiting(daemon, utc_now() + timedelta(hours=2)) == [f"approved|{_RUN}"]
