@@ -1,4 +1,4 @@
-"""Recorded repositories that are marked once for all tests."""
+"""Recorded repositories and a short history, which are marked once for all tests."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 
+import pyarrow as pa
 import pytest
 
-from lakegc_assets_tests import recorded
+from lakegc_assets.engine.datasets import PartWriter
+from lakegc_assets.mark.candidates import find_candidates
+from lakegc_assets_tests import lake, recorded
 from lakegc_assets_tests.recorded import Marked
 from lakegc_assets_tests.replay import ReplayServer
 from lakegc_assets_tests.sessions import Session
@@ -62,3 +65,23 @@ def golden(_goldens: Goldens) -> Iterator[Goldens]:
     for one in given:
         one.server.overrides.clear()
         one.server.has_async = True
+
+
+class _InPieces(PartWriter):
+    """Takes a few rows at a time."""
+
+    def add(self, rows: pa.RecordBatch | pa.Table) -> None:
+        for at in range(0, rows.num_rows, 4):
+            super().add(rows.slice(at, 4))
+
+
+@pytest.fixture(scope="session")
+def told(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> lake.Marked:
+    """A short history, marked up to its candidates, which are in several files."""
+    folder = tmp_path_factory.mktemp("told")
+    with lake.running(folder) as found, pytest.MonkeyPatch.context() as patch:
+        groups, commits = lake.tell_history(found)
+        patch.setattr("lakegc_assets.engine.datasets.ROWS_EACH", 4)
+        patch.setattr("lakegc_assets.engine.datasets.PartWriter", _InPieces)
+        lake.mark(found.context(spark), lake.STAGES[: lake.STAGES.index(find_candidates) + 1])
+    return lake.Marked(folder, groups, commits, frozenset())

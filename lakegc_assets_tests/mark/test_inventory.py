@@ -33,10 +33,7 @@ from lakegc_assets_tests.lake import REPOSITORY, STAGES, Marked, SmallLake, copy
 from lakegc_assets_tests.mark import twins
 from lakegc_assets_tests.mark.histories import candidates, listing, why_clean
 from lakegc_assets_tests.mark.test_relations import LIVE, NOW, STORE
-from lakegc_assets_tests.mark.test_report import told
 from lakegc_assets_tests.sessions import Session
-
-__all__ = ["told"]
 
 CHOSEN = {"min_age_hours": 0, "max_candidate_share": 1.0, "clean": True}
 LISTED = STAGES[: STAGES.index(find_candidates) + 1]

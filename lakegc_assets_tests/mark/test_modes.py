@@ -42,10 +42,7 @@ from lakegc_assets_tests.lake import (
 from lakegc_assets_tests.mark import foreign, histories
 from lakegc_assets_tests.mark.histories import NO_AGE, candidates, listing
 from lakegc_assets_tests.mark.test_publication import PLACES, lines_of, written
-from lakegc_assets_tests.mark.test_report import told
 from lakegc_assets_tests.sessions import Session
-
-__all__ = ["told"]
 
 COMMITTED = ("replaced", "second", "removed", "given up")
 

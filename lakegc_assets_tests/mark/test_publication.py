@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.mark import publication
 from lakegc_assets.mark.foreign_marks import find_mark
 from lakegc_assets.mark.publication import Forms, forms, require_unused
 from lakegc_assets.mark.report import report
@@ -23,11 +21,11 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import MODES, Mode, Publish
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import Copied
-from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, copy_of, running
-from lakegc_assets_tests.mark.test_report import fail_at, told
+from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
+from lakegc_assets_tests.mark.test_report import fail_at, lake
 from lakegc_assets_tests.sessions import Session
 
-__all__ = ["told"]
+__all__ = ["lake"]
 
 GC = "_lakefs/retention/gc/"
 UNIFIED, OLDER = f"unified/{RUN}/", f"uncommitted/{RUN}/"
@@ -50,15 +48,6 @@ PLACES: Mapping[Mode, tuple[set[str], set[str], set[str]]] = {
         {UNIFIED, OLDER},
     ),
 }
-
-
-@pytest.fixture
-def lake(told: Marked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallLake]:
-    monkeypatch.setattr("lakegc_assets.mark.report.read_results", lambda *_: [])
-    monkeypatch.setattr("lakegc_assets.mark.report.require_passed", lambda _: None)
-    monkeypatch.setattr(publication, "ROWS_PER_FILE", 3)
-    with running(copy_of(told, tmp_path)) as found:
-        yield found
 
 
 @pytest.fixture(params=MODES)

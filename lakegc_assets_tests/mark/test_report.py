@@ -12,48 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakegc_assets.engine.datasets import PartWriter
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark import publication
-from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets.mark.report import report, rule_in_words
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.storage.local import LocalStore
-from lakegc_assets_tests.lake import (
-    REPOSITORY,
-    RUN,
-    STAGES,
-    Marked,
-    SmallLake,
-    copy_of,
-    running,
-    tell_history,
-)
+from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, copy_of, running
 from lakegc_assets_tests.sessions import Session
-
-
-class InPieces(PartWriter):
-    """Takes a few rows at a time."""
-
-    def add(self, rows: pa.RecordBatch | pa.Table) -> None:
-        for at in range(0, rows.num_rows, 4):
-            super().add(rows.slice(at, 4))
-
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Marked:
-    """A short history, marked up to its candidates, which are in several files."""
-    folder = tmp_path_factory.mktemp("told")
-    with running(folder) as lake, pytest.MonkeyPatch.context() as patch:
-        groups, commits = tell_history(lake)
-        patch.setattr("lakegc_assets.engine.datasets.ROWS_EACH", 4)
-        patch.setattr("lakegc_assets.engine.datasets.PartWriter", InPieces)
-        for stage in STAGES[: STAGES.index(find_candidates) + 1]:
-            stage(lake.context(spark))
-    return Marked(folder, groups, commits, frozenset())
 
 
 @pytest.fixture
