@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.engine.session import Dataset
-from lakegc_assets.errors import RefusedError
+from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark import relations as mark_relations
+from lakegc_assets.mark.candidates import NAMES
 from lakegc_assets.mark.commits import Liveness, Refs, find_liveness, refs_of
 from lakegc_assets.mark.earlier_marks import latest_marks
 from lakegc_assets.mark.etags import EtagFiles
@@ -25,6 +26,7 @@ from lakegc_assets.mark.metaranges import path_ranges
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.served_candidates import served_candidates
 from lakegc_assets.mark.uncommitted_snapshot import listed_once, prepare_uncommitted, read_staged
+from lakegc_assets.recovery.relations import without
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, Manifest
 from lakegc_assets.run.context import RunContext
@@ -54,6 +56,7 @@ def needed_now(space: Workspace, namespace: str, objects: Dataset) -> Dataset:
     Raises:
         RefusedError: the repository is at another namespace now, or another repository or server
             collects the namespace.
+        IntegrityError: the engine has lost rows.
         LakegcError: lakeFS or the store did not answer, or a list of branches or tags is cut.
     """
     settings = space.ctx.settings.changed(protect_tags=True)
@@ -101,15 +104,39 @@ def needed_now(space: Workspace, namespace: str, objects: Dataset) -> Dataset:
         _served(ctx, space, liveness, rows.parts, listed),
         pa.table([pins, why], schema=NEEDED),
     ]
+    return _compared(space, rows, sets, last_parts, named)
+
+
+def _compared(
+    space: Workspace,
+    rows: Dataset,
+    sets: Sequence[tuple[Sequence[Part], str]],
+    last_parts: pa.Table,
+    named: Sequence[pa.Table],
+) -> Dataset:
+    """Return the rows that are alive (``NEEDED``), found by two kinds of joins.
+
+    No other guard would notice that an engine has lost rows of one: the arguments are those of
+    ``came_back``.
+
+    Raises:
+        IntegrityError: the engine has lost rows.
+    """
     with space.frames() as frames:
-        found = mark_relations.came_back(
-            frames.read(rows),
-            [(frames.read(space.dataset(parts, HASHES)), reason) for parts, reason in sets],
-            [frames.create(last_parts)],
-            [frames.create(some.cast(NEEDED)) for some in named],
-        )
-        ordered = mark_relations.in_order(found)
-        return space.write(frames, ordered, "needed", NEEDED, "find what is needed")
+        held = [(frames.read(space.dataset(parts, HASHES)), reason) for parts, reason in sets]
+        more = [frames.create(last_parts)], [frames.create(some.cast(NEEDED)) for some in named]
+        found = mark_relations.in_order(mark_relations.came_back(frames.read(rows), held, *more))
+        needed = space.write(frames, found, "needed", NEEDED, "find what is needed")
+        others = without(frames.read(rows), frames.read(needed))
+        live = mark_relations.still_live(others, [hashes for hashes, _ in held], *more, 1)
+        if not frames.collect_rows(live, NAMES, "look for what is needed again"):
+            return needed
+    raise IntegrityError(
+        f"{space.ctx.engine.kind} has taken objects of {space.ctx.repository!r} that are needed "
+        "for others, so it has lost rows, and nothing is removed. Run this command again with the "
+        "other engine (--engine), and on a cluster without plug-ins and shuffle services. Please "
+        "report it, with the versions of both"
+    )
 
 
 def _as_listed(space: Workspace, objects: Dataset) -> Dataset:

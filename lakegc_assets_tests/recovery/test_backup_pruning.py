@@ -25,6 +25,7 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.mark import relations
 from lakegc_assets.mark.installation import MARKER
 from lakegc_assets.recovery import backup_pruning
 from lakegc_assets.recovery.backup_creation import make_backup
@@ -108,6 +109,23 @@ def test_the_only_copy_of_what_is_needed_now_stays(
     swept.lake.store.put(address, before[address])
     assert prune(swept) == {NAME: ""}
     assert left(swept) == 0
+
+
+@anywhere_the_same
+def test_an_engine_that_loses_rows_of_what_is_needed_prunes_nothing(
+    swept: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = relations.came_back
+
+    def losing(objects: Any, *live: Any) -> Any:
+        return whole(objects.where("hash is null"), *live)
+
+    _staged(swept, max(marked.candidates))
+    before = swept.contents()
+    monkeypatch.setattr(relations, "came_back", losing)
+    assert "so it has lost rows, and nothing is removed" in prune(swept)[NAME]
+    assert swept.contents() == before
+    assert left(swept) > 0
 
 
 @anywhere_the_same
