@@ -374,6 +374,13 @@ def _replace(store: ObjectStore, key: str, data: bytes, etag: str) -> None:
             store.put_if_match(key, data, etag)
         else:
             store.create(key, data)
+    except ConfigurationError:
+        # A shared folder, as on NFS, cannot lock a directory: compare without a lock.
+        if not etag:
+            raise
+        if store.head(key).etag != etag:
+            raise PreconditionFailedError(f"{store.url}/{key} was replaced") from None
+        store.put(key, data)
     except StoreUnavailableError:
         # An answer may be lost.
         if store.get(key) != data:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.errors import RefusedError
+from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.uncommitted_snapshot import snapshot_uncommitted
@@ -100,3 +100,16 @@ def test_an_attempt_that_is_recorded_meanwhile_is_not_replaced(
     with pytest.raises(RefusedError, match="has begun run 'twice'"):
         lake.root.new_attempt(REPOSITORY, "twice")
     assert lake.root.attempt(REPOSITORY, "twice").attempt == others[0].attempt
+
+
+def test_an_attempt_in_a_folder_that_cannot_be_locked_is_begun_again(
+    lake: SmallLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS, on which a cluster may share the artifacts, locks no directories."""
+
+    def refuse(*_: object) -> str:
+        raise ConfigurationError("this file system cannot lock a directory")
+
+    monkeypatch.setattr(LocalStore, "put_if_match", refuse)
+    begun = [lake.root.new_attempt(REPOSITORY, "twice") for _ in range(2)]
+    assert lake.root.attempts(REPOSITORY, "twice") == begun[::-1]
