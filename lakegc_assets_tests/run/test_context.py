@@ -195,7 +195,6 @@ def test_a_mark_id_that_is_in_use_is_refused(ctx: RunContext) -> None:
 HOLD = """
 import sys
 from lakegc_assets.run.lock import repository_lock
-from lakegc_assets.storage.base import ObjectStore
 with repository_lock(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
