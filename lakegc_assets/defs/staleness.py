@@ -34,6 +34,8 @@ CHECK: Final = "marked_in_time"
 _THREADS: Final = 8
 #: Jobs of which a successful run has made a mark.
 _MARKING: Final = ("gc", "gc_mark")
+#: Last successful runs of a job among which one made a mark.
+_RUNS: Final = 10
 #: End of the last mark in the artifacts, and the reason if it is unknown.
 _Found: TypeAlias = tuple[datetime | None, str]
 _DESCRIPTION: Final = "Each repository was marked no longer ago than its `stale_after_days`."
@@ -100,7 +102,8 @@ def _last_report(root: ArtifactRoot, known: Known) -> tuple[datetime | None, str
 
 
 def _last_run(instance: dg.DagsterInstance, names: Names, repository: str) -> datetime | None:
-    """The end of the last run of Dagster that marked a repository."""
+    """The end of the last run of Dagster that marked a repository; not of one of a few assets."""
+    report = names.key("gc_report")
     ends = [
         record.end_time
         for job in _MARKING
@@ -110,8 +113,9 @@ def _last_run(instance: dg.DagsterInstance, names: Names, repository: str) -> da
                 tags={REPOSITORY_TAG: repository},
                 statuses=[dg.DagsterRunStatus.SUCCESS],
             ),
-            limit=1,
+            limit=_RUNS,
         )
+        if report in (record.dagster_run.asset_selection or {report})
     ]
     return max(
         (datetime.fromtimestamp(end, timezone.utc) for end in ends if end is not None), default=None
