@@ -52,6 +52,8 @@ class ObjectStore(ABC):
     keys_per_delete: ClassVar[int] = 1000
     #: True if this process deletes object by object, and checks the deadline before each.
     watches_deadlines: ClassVar[bool] = False
+    #: True if each key that is deleted with a deadline needs a request of its own.
+    sends_deadlines_singly: ClassVar[bool] = False
 
     @property
     @abstractmethod

@@ -194,6 +194,11 @@ class Rounds:
     def _orders(self, number: int, delta: DeltaMark) -> Orders:
         settings, connections = self.ctx.settings, self.recorded.space.connections
         store = connections.store()
+        keys, requests = settings.sweep_keys_per_second, settings.sweep_requests_per_second
+        # If a process is suspended within a batch of files, the batch must end there.
+        ends = self.means.deadlines or store.watches_deadlines
+        if ends and store.sends_deadlines_singly:
+            keys = min(keys, requests)
         return Orders(
             # The reads of a task soon get too old, so its clients must not wait for retries.
             connections=connections.without_waiting(),
@@ -206,11 +211,10 @@ class Rounds:
             number=number,
             condition=self.means.condition,
             batch=min(settings.sweep_batch, store.keys_per_delete),
-            limits=Limits(settings.sweep_keys_per_second, settings.sweep_requests_per_second),
+            limits=Limits(keys, requests),
             share=self._share,
             known=delta.known() if delta.known else None,
-            # If a process is suspended within a batch of files, the batch must end there.
-            expires_s=CHECK_LIFETIME if self.means.deadlines or store.watches_deadlines else None,
+            expires_s=CHECK_LIFETIME if ends else None,
             trash=self.means.trash,
             protection=self.means.protection,
             retain=settings.retained,

@@ -29,7 +29,7 @@ from lakegc_assets.sweep.hold import HOLD, write_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.lease_record import lost, read_lease
 from lakegc_assets.sweep.ledger import Outcome
-from lakegc_assets.sweep.rate_limit import RateLimiter
+from lakegc_assets.sweep.rate_limit import Limits, RateLimiter
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets.sweep.task_orders import Orders, Portion, TaskResult
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
@@ -358,6 +358,24 @@ def test_who_deletes_does_not_wait_for_a_server_that_is_away(
     ctx = lake.context(spark)
     sweep(replace(ctx, lakefs=replace(ctx.lakefs, wait_s=60.0)))
     assert given == [0.0]
+    check_swept(lake, marked, {})
+
+
+def test_the_limit_of_requests_holds_where_each_key_needs_one(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Google with deadlines: one call of a task is a hundred requests."""
+    given: list[Limits] = []
+
+    def delete(ctx: RunContext, orders: Orders, portions: list[Portion]) -> list[TaskResult]:
+        given.append(orders.limits)
+        return in_this_thread(ctx, orders, portions)
+
+    stand_in(monkeypatch)
+    monkeypatch.setattr(rounds, "delete", delete)
+    monkeypatch.setattr(LocalStore, "sends_deadlines_singly", True)
+    sweep(lake.context(spark))
+    assert given == [Limits(keys=1000.0, requests=1000.0)]
     check_swept(lake, marked, {})
 
 

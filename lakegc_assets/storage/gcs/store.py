@@ -78,6 +78,7 @@ class GcsStore(UploadingStore[GcsObject]):
     """The objects of a bucket below a prefix, and the deleted ones that Google retains in it."""
 
     keys_per_delete = 100
+    sends_deadlines_singly = True
     names_missing_buckets = False
     # A listing begins at a bound that GCS can take, which may be before the wanted one.
     starts_after = False
