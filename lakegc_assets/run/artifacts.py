@@ -381,8 +381,8 @@ def _replace(store: ObjectStore, key: str, data: bytes, etag: str) -> None:
         if store.head(key).etag != etag:
             raise PreconditionFailedError(f"{store.url}/{key} was replaced") from None
         store.put(key, data)
-    except StoreUnavailableError:
-        # An answer may be lost.
+    except (PreconditionFailedError, StoreUnavailableError):
+        # An answer may be lost, also that of an earlier try of the same request.
         if store.get(key) != data:
             raise
 

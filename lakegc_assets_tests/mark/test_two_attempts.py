@@ -18,6 +18,11 @@ from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.errors import (
+    PreconditionFailedError,
+    StorageError,
+    StoreUnavailableError,
+)
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, Marked, SmallLake, candidates, mark
@@ -113,3 +118,19 @@ def test_an_attempt_in_a_folder_that_cannot_be_locked_is_begun_again(
     monkeypatch.setattr(LocalStore, "put_if_match", refuse)
     begun = [lake.root.new_attempt(REPOSITORY, "twice") for _ in range(2)]
     assert lake.root.attempts(REPOSITORY, "twice") == begun[::-1]
+
+
+@pytest.mark.parametrize("error", [PreconditionFailedError, StoreUnavailableError])
+def test_an_attempt_whose_record_is_written_without_an_answer_goes_on(
+    lake: SmallLake, monkeypatch: pytest.MonkeyPatch, error: type[StorageError]
+) -> None:
+    """A proxy may lose the answer, and the retry finds the object of the first try."""
+    first, whole = lake.root.new_attempt(REPOSITORY, "twice"), LocalStore.put_if_match
+
+    def unanswered(*how: Any) -> str:
+        whole(*how)
+        raise error("lost")
+
+    monkeypatch.setattr(LocalStore, "put_if_match", unanswered)
+    second = lake.root.new_attempt(REPOSITORY, "twice")
+    assert lake.root.attempts(REPOSITORY, "twice") == [second, first]
