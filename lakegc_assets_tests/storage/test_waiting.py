@@ -75,7 +75,8 @@ def test_a_put_waits_unless_it_has_a_condition(opened: Open, script: Script) -> 
 def test_a_new_attempt_of_a_run_waits_for_nothing(script: Script) -> None:
     """Else it could hide an attempt that another process has begun, or published, meanwhile."""
     unpublished = [Answer(404), Answer(body=page(""))]
-    script.answers = [found('{"attempt": "a"}'), *unpublished, _STARTING]
+    recorded = found('{"attempt": "a"}')
+    script.answers = [recorded, recorded, *unpublished, _STARTING]
     root = ArtifactRoot("s3://b/artifacts", replace(script.config(_TRIES), wait_s=0.5))
     with pytest.raises(StoreThrottledError):
         root.new_attempt("repo", "m1")
