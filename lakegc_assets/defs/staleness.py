@@ -115,7 +115,7 @@ def _last_run(instance: dg.DagsterInstance, names: Names, repository: str) -> da
             ),
             limit=_RUNS,
         )
-        if report in (record.dagster_run.asset_selection or {report})
+        if (chosen := record.dagster_run.asset_selection) is None or report in chosen
     ]
     return max(
         (datetime.fromtimestamp(end, timezone.utc) for end in ends if end is not None), default=None

@@ -246,6 +246,7 @@ class Daemon:
         partitions = self.names.repository_run
         assert key in partitions.get_partition_keys(dynamic_partitions_store=self.instance)
         assert dg.validate_run_config(job, request.run_config)
+        chosen = request.asset_selection
         run = self.instance.create_run_for_job(
             job,
             run_config=request.run_config,
@@ -257,7 +258,7 @@ class Daemon:
             },
             status=self.status,
             remote_job_origin=RemoteJobOrigin(_repository(self.location), name),
-            asset_selection=frozenset(request.asset_selection or ()) or None,
+            asset_selection=None if chosen is None else frozenset(chosen),
         )
         return str(run.run_id)
 
