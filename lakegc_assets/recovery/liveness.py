@@ -26,7 +26,6 @@ from lakegc_assets.mark.metaranges import path_ranges
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.served_candidates import served_candidates
 from lakegc_assets.mark.uncommitted_snapshot import listed_once, prepare_uncommitted, read_staged
-from lakegc_assets.recovery.relations import without
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, Manifest
 from lakegc_assets.run.context import RunContext
@@ -127,7 +126,7 @@ def _compared(
         more = [frames.create(last_parts)], [frames.create(some.cast(NEEDED)) for some in named]
         found = mark_relations.in_order(mark_relations.came_back(frames.read(rows), held, *more))
         needed = space.write(frames, found, "needed", NEEDED, "find what is needed")
-        others = without(frames.read(rows), frames.read(needed))
+        others = mark_relations.without_spared(frames.read(rows), frames.read(needed))
         live = mark_relations.still_live(others, [hashes for hashes, _ in held], *more, 1)
         if not frames.collect_rows(live, NAMES, "look for what is needed again"):
             return needed

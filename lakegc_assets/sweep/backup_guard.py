@@ -35,7 +35,7 @@ _COUNT: Final = pa.schema([("objects", pa.int64())])
 
 
 @dataclass(frozen=True)
-class BackupGate:
+class BackupGuard:
     """The backup on which a sweep relies.
 
     Attributes:
@@ -76,7 +76,7 @@ class BackupGate:
 
 def spare_what_is_not_backed_up(
     recorded: LedgerState, chain: Mapping[str, Manifest], sweep: str
-) -> BackupGate:
+) -> BackupGuard:
     """Record as spared the objects without a verified copy in the backup of their mark.
 
     ``sweep``: short name of the sweep.
@@ -91,7 +91,7 @@ def spare_what_is_not_backed_up(
     url = ctx.settings.backup_url
     if url is None:
         _require_no_backup(ctx, artifacts)
-        return BackupGate()
+        return BackupGuard()
     backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run)
     if backup is None:
         of_run = ctx.repository, "--run", ctx.run
@@ -110,7 +110,7 @@ def spare_what_is_not_backed_up(
     artifacts.put(_BEGUN, json.dumps({"backup": backup.store.url}).encode())
     if count := spared.rows:
         ctx.log.warning("%s spared: not in the backup", counted(count, "object is", "objects are"))
-    return BackupGate(backup.store.url, held, gone)
+    return BackupGuard(backup.store.url, held, gone)
 
 
 def _lacking(recorded: LedgerState, backup: Backup, held: Dataset) -> tuple[Dataset, int]:

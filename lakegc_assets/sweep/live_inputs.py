@@ -20,6 +20,7 @@ from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark import relations as mark_relations
+from lakegc_assets.mark.candidates import NAMES
 from lakegc_assets.mark.references import REFERENCES
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
@@ -29,7 +30,6 @@ SPARED: Final = schema("address string, why string")
 #: Objects to spare. If ``certain`` is false, an object is not proven to be alive.
 CAME_BACK: Final = schema("address string, size bigint, why string, certain boolean")
 _LAST_PARTS: Final = schema("last_part string")
-_NAMES: Final = schema("name string")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class LiveInputs:
             hashes = [one for one, _ in live]
             found = mark_relations.still_live(frames.read(objects), hashes, unresolved, named, 1)
             label = "look for what came back to life again"
-            if not frames.collect_rows(found, _NAMES, label):
+            if not frames.collect_rows(found, NAMES, label):
                 return
         raise IntegrityError(
             f"{self.ctx.engine.kind} has taken live objects for dead: objects of mark "

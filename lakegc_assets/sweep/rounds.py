@@ -22,7 +22,7 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.storage.probes import Condition
 from lakegc_assets.storage.values import NO_PROTECTION, DataProtection, Recovery
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.backup_guard import BackupGate
+from lakegc_assets.sweep.backup_guard import BackupGuard
 from lakegc_assets.sweep.batch_guard import CHECK_LIFETIME
 from lakegc_assets.sweep.deletion import delete_portion
 from lakegc_assets.sweep.delta import DeltaMark, DeltaMarks
@@ -92,7 +92,7 @@ class Rounds:
     deltas: DeltaMarks
     lease: Lease
     means: StoreCapabilities
-    gate: BackupGate
+    backup: BackupGuard
     _evaluated: bool = False
     _share: float = 1.0
 
@@ -157,7 +157,7 @@ class Rounds:
         if not survivors.rows:
             return {}
         delta.alive.require_dead(survivors)
-        self.gate.require_copies(self.recorded.space, survivors)
+        self.backup.require_copies(self.recorded.space, survivors)
         if not self._evaluated:
             require_passed(evaluate(self.ctx, survivors.parts))
             self._evaluated = True

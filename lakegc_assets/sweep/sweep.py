@@ -94,11 +94,11 @@ def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
     space = Workspace(ctx, attempt, f"{ASSET}/{lease.sweep}/")
     candidates = marked_in_order(ctx, attempt, marked, f"{space.folder}marked/")
     recorded = LedgerState(space, candidates)
-    gate = spare_what_is_not_backed_up(recorded, chain, lease.sweep)
+    backup = spare_what_is_not_backed_up(recorded, chain, lease.sweep)
     began = ctx.connections.store().server_time()
     means, recovery = _capabilities(recorded, lease, began)
     deltas = DeltaMarks(ctx, chain, attempt, space.folder, manifests)
-    rounds = Rounds(recorded, deltas, lease, means, gate)
+    rounds = Rounds(recorded, deltas, lease, means, backup)
     look = partial(raise_alarm_if_needed, deltas, recorded)
     ending = Ending(ctx, attempt, recorded.gone, look)
     if candidates.rows:
@@ -113,8 +113,8 @@ def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
         facts: dict[str, object] = {
             **_facts_of(recorded, parts, means, recovery, began),
             "rounds": number,
-            "backup": gate.url,
-            "not_in_backup": gate.gone,
+            "backup": backup.url,
+            "not_in_backup": backup.gone,
             # A missing figure must not keep a sweep from being recorded.
             "listed": {n: marked.facts[key] for n, key in _LISTED.items() if key in marked.facts},
             OWNER: dict(lease.owner),

@@ -35,7 +35,7 @@ from lakegc_assets.sweep import (
     store_comparison,
     sweep,
 )
-from lakegc_assets.sweep.backup_guard import BackupGate
+from lakegc_assets.sweep.backup_guard import BackupGuard
 from lakegc_assets.sweep.batch_guard import Look, judge
 from lakegc_assets.sweep.lease_record import lost, read_lease
 from lakegc_assets.sweep.store_comparison import Compared
@@ -225,7 +225,7 @@ GUARDS: Final[dict[str, Guard]] = {
         {"tampered": True},
     ),
     "gate of the backup": Guard(
-        ((sweep, "spare_what_is_not_backed_up", lambda *_: BackupGate("unchecked")),),
+        ((sweep, "spare_what_is_not_backed_up", lambda *_: BackupGuard("unchecked")),),
         theme=THEMES + len(MARK_THEMES),
     ),
     "pins before what comes back": Guard(
