@@ -33,7 +33,7 @@ _UNSET: Final = (
     FILE_VARIABLE,
     REMOTE_VARIABLE,
 )
-#: Newest archives that stay: each installation makes one of almost 200 MB.
+#: Archives that stay, the last used ones: each installation makes one of almost 200 MB.
 _KEPT: Final = 4
 
 

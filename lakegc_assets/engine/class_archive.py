@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +44,9 @@ def archive_options() -> str:
     safe = status.st_uid in {0, os.geteuid()} and not status.st_mode & stat.S_IWOTH
     if not status.st_size or not safe:
         return ""
+    with suppress(OSError):
+        # Another installation removes the archives that were not used for the longest time.
+        path.touch()
     return f"-XX:SharedArchiveFile={path} -Xshare:auto {QUIET}"
 
 

@@ -71,6 +71,20 @@ def test_those_of_installations_that_are_gone_do_not_pile_up(
     assert {path.name for path in folder.iterdir()} == kept
 
 
+def test_one_that_is_in_use_stays_however_old_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    used, folder = place(), place().parent
+    used.write_bytes(b"classes")
+    os.utime(used, (0, 0))
+    for name in range(4):
+        (folder / f"spark-{name}.jsa").touch()
+        os.utime(folder / f"spark-{name}.jsa", (0, 1 + name))
+    assert str(used) in archive_options()
+    monkeypatch.setattr(making, "use_spark", use_spark)
+    monkeypatch.setattr(making, "archive_path", lambda: folder / "spark-new.jsa")
+    making.main()
+    assert used.exists()
+
+
 @pytest.mark.conformance
 def test_what_setup_has_made_is_used_on_spark(
     spark: Session, monkeypatch: pytest.MonkeyPatch
