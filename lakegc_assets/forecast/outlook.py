@@ -19,8 +19,9 @@ from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.forecast import relations
 from lakegc_assets.forecast.commits import FOREVER, NEVER, Span
 from lakegc_assets.mark import relations as mark_relations
-from lakegc_assets.mark.candidates import UNRESOLVED, uploads_seen
+from lakegc_assets.mark.candidates import uploads_seen
 from lakegc_assets.mark.incremental_listing import SWEPT, sweeps_since
+from lakegc_assets.mark.live_sets import UNRESOLVED
 from lakegc_assets.mark.metaranges import cached_metaranges, path_ranges, ranges_of
 from lakegc_assets.mark.ranges import cached_ranges, range_frame
 from lakegc_assets.mark.served_candidates import SPARED

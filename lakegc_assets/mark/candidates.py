@@ -25,6 +25,7 @@ from lakegc_assets.mark.etags import etag_files
 from lakegc_assets.mark.incremental_listing import sweeps_since
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.listing_pages import SEEN_IN
+from lakegc_assets.mark.live_sets import UNRESOLVED, LiveSets
 from lakegc_assets.mark.lookups import Inquiry
 from lakegc_assets.mark.reasons import CANDIDATES, Written, last_holders, write_candidates
 from lakegc_assets.mark.served_candidates import (
@@ -45,11 +46,9 @@ from lakegc_assets.run.pins import pinned
 
 ASSET = "deletion_candidates"
 #: Columns of the inputs and results of relations.
-UNRESOLVED: Final = schema("last_part string")
 SEEN: Final = schema("address string, etag string")
 JUDGED: Final = LISTING.append(pa.field("why", pa.string()))
 ADDRESSES: Final = schema("address string")
-NAMES: Final = schema("name string")
 #: Columns of the listing for the totals; objects that sweeps deleted are matched by the address.
 SUMMED: Final = pa.schema([LISTING.field(n) for n in ("size", "last_modified", "in_place")])
 CARRIED: Final = pa.schema([LISTING.field("address"), *SUMMED])
@@ -103,7 +102,7 @@ def _find(
     if rows:
         written = write_candidates(work, dead, last_holders(work, attempt, dead))
     _require_distinct(work, written.parts, spared)
-    _require_dead(work, written.parts, chain)
+    _require_dead(work, attempt, written.parts, chain)
     facts = {
         **_totals(work, listing),
         "by_reason": written.by_reason,
@@ -239,35 +238,30 @@ def _require_distinct(work: SessionFolder, parts: Sequence[Part], spared: Sequen
 
 
 def _require_dead(
-    work: SessionFolder, candidates: Sequence[Part], chain: Mapping[str, Manifest]
+    work: SessionFolder,
+    attempt: AttemptArtifacts,
+    candidates: Sequence[Part],
+    chain: Mapping[str, Manifest],
 ) -> None:
     """Raise IntegrityError where a live set holds a candidate, by another kind of join.
 
-    The checks read objects of HEADs and staged objects again, but not those of older commits. Only
-    this shows that an engine has lost live rows: by an error in its anti-joins, or in a service or
-    plug-in of a cluster that replaces a part of Spark.
+    The checks read objects of HEADs and staged objects again, but not those of older commits.
     """
     if not candidates:
         return
-    committed, uncommitted = (
-        chain[asset].parts for asset in ("committed_addresses", "uncommitted_snapshot")
-    )
-    live = [*committed["data"], *committed["referenced"], *uncommitted["hashes"]]
-    ends = [*committed["unresolved"], *uncommitted["unresolved"]]
-    found = relations.still_live(
-        work.read(candidates, CANDIDATES),
-        [work.read(live, HASHES)],
-        [work.read(ends, UNRESOLVED)] if _rows(ends) else [],
-        [],
-        1,
-    )
-    if work.collect(found, NAMES, "look for candidates that are live"):
-        raise IntegrityError(
-            f"{work.ctx.engine.kind} has taken live objects for dead: candidates below {work.url} "
-            "have hashes of the live sets, from which it was to subtract them. Do not use this "
-            "mark. Mark again under a new id with the other engine (--engine), and on a cluster "
-            "without plug-ins and shuffle services. Please report it, with the versions of both"
-        )
+    committed, uncommitted = chain["committed_addresses"], chain["uncommitted_snapshot"]
+    live = [
+        *committed.parts["data"],
+        *committed.parts["referenced"],
+        *uncommitted.parts["hashes"],
+    ]
+    unresolved = {
+        row["last_part"]
+        for manifest in (committed, uncommitted)
+        for row in attempt.values(manifest, "unresolved")
+    }
+    alive = LiveSets(work.ctx, work.url, {"live": live}, unresolved)
+    alive.require_dead(work.frames, Dataset(work.url, candidates, CANDIDATES))
 
 
 def _totals(work: SessionFolder, listing: Manifest) -> dict[str, int]:

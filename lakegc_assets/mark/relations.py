@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame
 
 from lakegc_assets.engine.relation import F, Window, relation
 from lakegc_assets.mark.addresses import UNNAMEABLE
+from lakegc_assets.mark.references import COMMITTED, STAGED, sentence
 from lakegc_assets.mark.signature_relations import UNVERIFIED
 from lakegc_assets.run.pins import PINNED
 
@@ -431,6 +432,19 @@ def came_back(
     ranked = united.withColumn("doubt", _doubt(F.col("why")))
     first = ranked.withColumn("place", F.row_number().over(order)).where("place = 1")
     return first.select("address", "size", "why", (F.col("doubt") < _DOUBTED).alias("certain"))
+
+
+@relation
+def referenced(references: DataFrame) -> DataFrame:
+    """Objects that other repositories name (``REFERENCES``): address and the reason to spare it."""
+    reason = F.when(F.col("held") == COMMITTED, _named_in(COMMITTED)).otherwise(_named_in(STAGED))
+    return references.select("address", reason.alias("why"))
+
+
+def _named_in(held: str) -> Column:
+    """The sentence of the mark about the repository of a row of ``REFERENCES``."""
+    before, after = sentence("{}", held).split("{}")
+    return F.concat(F.lit(before), F.col("repository"), F.lit(after))
 
 
 def _doubt(why: Column) -> Column:

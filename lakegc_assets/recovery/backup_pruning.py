@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-import pyarrow as pa
-
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.recovery import relations
@@ -36,7 +35,7 @@ from lakegc_assets.recovery.copies import (
     recorded_copies,
     scratch_space,
 )
-from lakegc_assets.recovery.liveness import NEEDED, needed_now
+from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext, placed
@@ -51,7 +50,7 @@ from lakegc_assets.wording import counted
 _SWEPT = "swept_set"
 #: Copies in one look-up.
 _BATCH = 1000
-_RECORDED = pa.schema([*NEEDED, ("recorded", pa.int64())])
+_RECORDED = schema("address string, why string, recorded bigint")
 Context = Callable[[str, str], RunContext]
 #: Raises if other processes may be at work by now.
 Require = Callable[[], object]
@@ -207,7 +206,7 @@ def why_needed(ctx: RunContext, found: Backup) -> str:
 
 
 def _advice(space: Workspace, found: Backup, needed: Dataset) -> str:
-    """Return advice for recovering needed objects (``NEEDED``) from the copies of a backup."""
+    """Return advice for recovering needed objects (``CAME_BACK``) from the copies of a backup."""
     restorable = found.record.finished is not None and not found.copy_of
     # A restore reads finished backups only.
     copied = recorded_copies(space, found) if restorable else space.dataset((), COPIES)

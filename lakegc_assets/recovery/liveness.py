@@ -12,15 +12,15 @@ import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.engine.session import Dataset
-from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark import relations as mark_relations
-from lakegc_assets.mark.candidates import NAMES
 from lakegc_assets.mark.commits import Liveness, Refs, find_liveness, refs_of
 from lakegc_assets.mark.earlier_marks import latest_marks
 from lakegc_assets.mark.etags import EtagFiles
 from lakegc_assets.mark.installation import require_no_other_server
 from lakegc_assets.mark.listing_pages import listing_rows
 from lakegc_assets.mark.live_ranges import live_ranges, read_live, read_path_ranges
+from lakegc_assets.mark.live_sets import LiveSets
 from lakegc_assets.mark.lookups import Inquiry
 from lakegc_assets.mark.metaranges import path_ranges
 from lakegc_assets.mark.references import read_references
@@ -29,13 +29,10 @@ from lakegc_assets.mark.uncommitted_snapshot import listed_once, prepare_uncommi
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, Manifest
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.pins import pinned
 from lakegc_assets.run.scratch import Folder
 from lakegc_assets.run.settings import recorded_retain
 
-NEEDED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
-_LAST_PARTS: Final = pa.schema([("last_part", pa.string())])
 #: Seconds in which lakeFS may be asked for the addresses that it serves.
 _ASKING_S: Final = 600.0
 #: Seconds of one core to hash an address.
@@ -43,7 +40,7 @@ _ROW_S: Final = 1e-6
 
 
 def needed_now(space: Workspace, namespace: str, objects: Dataset) -> Dataset:
-    """Return the given objects that must not be lost (``NEEDED``), each address once, ordered.
+    """Return the given objects that must not be lost (``CAME_BACK``), each address once.
 
     Staged objects are read before the commits, so an object that is committed meanwhile is seen.
     Tagged commits count, whatever the settings say, and so do the rules of ``retain`` of the latest
@@ -87,55 +84,24 @@ def needed_now(space: Workspace, namespace: str, objects: Dataset) -> Dataset:
     of_paths = read_path_ranges(ctx, below, files, f"{folder}below/")
     others = read_references(ctx, files, folder, now)
     rows = _as_listed(space, objects)
-    sets = [
-        (live.runs, "an active commit holds it"),
-        (of_paths.runs, "a rule of `paths` keeps it"),
-        (staged.hashes, "it is staged on a branch"),
-        (others.hashes, "another repository names it"),
-    ]
-    unresolved: set[str] = set()
-    unresolved.update(*(one.unresolved for one in (live, of_paths, staged, others)))
-    last_parts = pa.table([pa.array(sorted(unresolved), pa.string())], schema=_LAST_PARTS)
-    pins = pinned(store)["address"]
-    why = pa.repeat(pa.scalar("it is pinned"), len(pins))
     listed = listed_once(staged.listed, lists.tries)
-    named = [
-        _served(ctx, space, liveness, rows.parts, listed),
-        pa.table([pins, why], schema=NEEDED),
-    ]
-    return _compared(space, rows, sets, last_parts, named)
-
-
-def _compared(
-    space: Workspace,
-    rows: Dataset,
-    sets: Sequence[tuple[Sequence[Part], str]],
-    last_parts: pa.Table,
-    named: Sequence[pa.Table],
-) -> Dataset:
-    """Return the rows that are alive (``NEEDED``), found by two kinds of joins.
-
-    No other guard would notice that an engine has lost rows of one: the arguments are those of
-    ``came_back``.
-
-    Raises:
-        IntegrityError: the engine has lost rows.
-    """
-    with space.frames() as frames:
-        held = [(frames.read(space.dataset(parts, HASHES)), reason) for parts, reason in sets]
-        more = [frames.create(last_parts)], [frames.create(some.cast(NEEDED)) for some in named]
-        found = mark_relations.in_order(mark_relations.came_back(frames.read(rows), held, *more))
-        needed = space.write(frames, found, "needed", NEEDED, "find what is needed")
-        others = mark_relations.without_spared(frames.read(rows), frames.read(needed))
-        live = mark_relations.still_live(others, [hashes for hashes, _ in held], *more, 1)
-        if not frames.collect_rows(live, NAMES, "look for what is needed again"):
-            return needed
-    raise IntegrityError(
-        f"{space.ctx.engine.kind} has taken objects of {space.ctx.repository!r} that are needed "
-        "for others, so it has lost rows, and nothing is removed. Run this command again with the "
-        "other engine (--engine), and on a cluster without plug-ins and shuffle services. Please "
-        "report it, with the versions of both"
+    alive = LiveSets(
+        ctx,
+        rows.url,
+        {
+            "an active commit holds it": live.runs,
+            "a rule of `paths` keeps it": of_paths.runs,
+            "it is staged on a branch": staged.hashes,
+            mark_relations.SAME_HASH: others.hashes,
+        },
+        live.unresolved | of_paths.unresolved | staged.unresolved | others.unresolved,
+        [_served(ctx, space, liveness, rows.parts, listed), pinned(store)],
+        others.parts,
     )
+    with space.frames() as frames:
+        needed = alive.came_back(frames, rows, f"{folder}needed/")
+        alive.require_dead(frames, rows, needed)
+    return needed
 
 
 def _as_listed(space: Workspace, objects: Dataset) -> Dataset:

@@ -11,13 +11,14 @@ import pyarrow.compute as pc
 
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.mark.live_sets import CAME_BACK
 from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.copies import (
     OBJECTS,
     missing_objects,
     scratch_space,
 )
-from lakegc_assets.recovery.liveness import NEEDED, needed_now
+from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run import strings
 from lakegc_assets.run.command_line import command_line
@@ -83,11 +84,11 @@ def _found(store: ObjectStore, folders: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def _needed(space: Workspace, namespace: str, trash: Dataset) -> Dataset:
-    """Return the objects of the trash that are needed and not in the store (``NEEDED``)."""
+    """Return the objects of the trash that are needed and not in the store (``CAME_BACK``)."""
     once = space.derive("once", OBJECTS, "put the trash in order", relations.each_once, trash)
     missing, what = missing_objects(space, once), "find what only the trash holds"
     if not missing.rows:
-        return space.dataset((), NEEDED)
+        return space.dataset((), CAME_BACK)
     lost = space.derive("lost", OBJECTS, what, relations.chosen, trash, missing)
     return needed_now(space, namespace, lost)
 
@@ -95,7 +96,7 @@ def _needed(space: Workspace, namespace: str, trash: Dataset) -> Dataset:
 def _kept(space: Workspace, needed: Dataset) -> str:
     if not needed.rows:
         return ""
-    ctx, first = space.ctx, next(space.tables(needed)).slice(0, 1).to_pylist()[0]
+    ctx, first = space.ctx, next(space.tables(needed)).sort_by("address").slice(0, 1).to_pylist()[0]
     asked = ctx.repository, "--run", "RUN", "--address", first["address"]
     restoring = command_line("restore", *asked, settings=ctx.given_settings)
     objects = counted(needed.rows, "object of the trash is", "objects of the trash are")

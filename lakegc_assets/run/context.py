@@ -253,6 +253,18 @@ class RunContext:
             settings.engine, self.spark_configured_by, rows, settings.embedded_rows
         )
 
+    def lost_rows(self, what: str) -> IntegrityError:
+        """Return the error that two computations of one result, by other joins, differ.
+
+        ``what``: the difference.
+        """
+        return IntegrityError(
+            f"{self.engine.kind} has lost rows in run {self.run!r} of {self.repository!r}: {what}. "
+            "None of these objects was deleted. Run it again, a mark under a new id, with the "
+            "other engine (--engine), and on a cluster without plug-ins and shuffle services. "
+            "Please report it, with the versions of both"
+        )
+
     def connect(self) -> Self:
         """Return the run with a client of the server, and the connections of tasks.
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.mark.served_candidates import SPARED
 from lakegc_assets.recovery.journal import CopyVerifier
 from lakegc_assets.recovery.undeletion import Verdict, bring_back
 from lakegc_assets.recovery.workspace import Workspace
@@ -52,7 +53,6 @@ from lakegc_assets.sweep.hold import (
 from lakegc_assets.sweep.lease import leased
 from lakegc_assets.sweep.ledger import ASSET, Outcome
 from lakegc_assets.sweep.ledger_state import LedgerState
-from lakegc_assets.sweep.live_inputs import SPARED
 from lakegc_assets.sweep.lost_objects import LOST as ROWS
 from lakegc_assets.sweep.lost_objects import as_lost, copies_of, find_lost, foresee
 from lakegc_assets.wording import counted

@@ -19,8 +19,10 @@ from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark.commits import Liveness
 from lakegc_assets.mark.explanation import staging_areas
 from lakegc_assets.mark.holders import paths_in, ranges_naming
+from lakegc_assets.mark.live_sets import CAME_BACK
 from lakegc_assets.mark.marked_objects import Stretch, stretches
 from lakegc_assets.mark.metaranges import pairs_of
+from lakegc_assets.mark.served_candidates import SPARED
 from lakegc_assets.recovery.undeletion import bring_back
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import Manifest
@@ -41,7 +43,6 @@ from lakegc_assets.sweep.hold import (
 )
 from lakegc_assets.sweep.ledger import PUT_BACK, Outcome
 from lakegc_assets.sweep.ledger_state import LedgerState
-from lakegc_assets.sweep.live_inputs import CAME_BACK, SPARED
 from lakegc_assets.sweep.lost_objects import as_lost, copies_of, find_lost
 from lakegc_assets.wording import counted
 

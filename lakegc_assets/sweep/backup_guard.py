@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
-from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subject_of
 from lakegc_assets.recovery.copies import verified_copies
 from lakegc_assets.recovery.relations import chosen
@@ -65,12 +65,9 @@ class BackupGuard:
             label = "count the copies of what is to be deleted"
             (found,) = frames.collect_rows(copied, _COUNT, label)
         if found["objects"] != objects.rows:
-            raise IntegrityError(
-                f"{space.ctx.engine.kind} has lost rows: {objects.rows} objects of mark "
-                f"{space.ctx.run!r} should have a copy in {self.url}, and {found['objects']} have "
-                "one. They were not deleted. Sweep again with the other engine (--engine), and on "
-                "a cluster without plug-ins and shuffle services. Please report it, with the "
-                "versions of both"
+            raise space.ctx.lost_rows(
+                f"{objects.rows} objects should have a copy in {self.url}, and {found['objects']} "
+                "have one"
             )
 
 

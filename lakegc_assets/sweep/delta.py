@@ -36,10 +36,11 @@ from lakegc_assets.mark.live_ranges import (
     read_live,
     read_path_ranges,
 )
+from lakegc_assets.mark.live_sets import LiveSets
 from lakegc_assets.mark.lookups import Inquiry
 from lakegc_assets.mark.metaranges import COUNTED, path_ranges
 from lakegc_assets.mark.references import References, read_references
-from lakegc_assets.mark.served_candidates import answered, inquire, read_compared
+from lakegc_assets.mark.served_candidates import SPARED, answered, inquire, read_compared
 from lakegc_assets.mark.uncommitted_snapshot import (
     Staged,
     listed_once,
@@ -56,7 +57,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import pinned
 from lakegc_assets.sweep.batch_guard import Fingerprint, fingerprint_of
 from lakegc_assets.sweep.delta_extension import HELD, CommitFiles, KnownCommits, write_known
-from lakegc_assets.sweep.live_inputs import SPARED, LiveInputs
 
 STAGED: Final = "it is staged on a branch now"
 #: Seconds for which lakeFS may be asked for the objects that it serves.
@@ -83,7 +83,7 @@ class DeltaMark:
     seen: Fingerprint
     taken: Moment
     spared: Dataset
-    alive: LiveInputs
+    alive: LiveSets
     known: Callable[[], CommitFiles] | None = None
     liveness: Liveness | None = None
 
@@ -168,7 +168,7 @@ class DeltaMarks:
             others = read_references(ctx, artifacts, folder, start, unread)
         with _collecting(unread, "objects that lakeFS serves"):
             served = self._served(candidates, liveness, f"{folder}served/", listed)
-        alive = LiveInputs(
+        alive = LiveSets(
             ctx,
             self.attempt.url,
             {HELD: [*self._runs], STAGED: staged.hashes, mark_relations.SAME_HASH: others.hashes},
@@ -176,13 +176,15 @@ class DeltaMarks:
             [served, pinned(ctx.connections.store())],
             others.parts,
         )
+        with ctx.frames() as frames:
+            spared = alive.came_back(frames, candidates, f"{folder}spared/")
         tags = liveness.tags
         if not ctx.settings.protect_tags:
             tags = deciding(ctx.settings.retained, tags)
         return DeltaMark(
             seen=fingerprint_of(liveness.heads, liveness.rules, tags),
             taken=taken,
-            spared=alive.came_back(candidates, f"{folder}spared/"),
+            spared=spared,
             alive=alive,
             # Only tasks extend a delta mark: the look after a sweep has no tasks.
             known=partial(

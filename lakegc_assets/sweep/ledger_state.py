@@ -21,6 +21,7 @@ from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.mark.live_sets import CAME_BACK
 from lakegc_assets.recovery.relations import chosen, without
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING
@@ -28,7 +29,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.scratch import Folder
 from lakegc_assets.sweep import relations
 from lakegc_assets.sweep.ledger import ASSET, FOLDER, GONE, SWEPT, THREADS, ledger_keys, read_file
-from lakegc_assets.sweep.live_inputs import CAME_BACK
 
 _ADDRESSES: Final = schema("address string")
 _COMPARED: Final = pa.schema([(n, pa.int64()) for n in ("recorded", "strangers", "untold")])
@@ -139,11 +139,9 @@ class LedgerState:
         inputs, label = (remaining, spared.select("address")), "leave out what came back to life"
         left = self.space.derive(name, LISTING, label, without, *inputs)
         if left.rows != remaining.rows - spared.rows:
-            raise IntegrityError(
-                f"{remaining.rows} objects of mark {self.ctx.run!r} remain, {spared.rows} of them "
-                f"came back to life, and {self.ctx.engine.kind} says that {left.rows} did not: it "
-                "has lost rows. They were not deleted. Sweep again with the other engine "
-                "(--engine), and on a cluster without plug-ins and shuffle services"
+            raise self.ctx.lost_rows(
+                f"{spared.rows} of {remaining.rows} objects came back to life, and {left.rows} are "
+                "left"
             )
         return left
 

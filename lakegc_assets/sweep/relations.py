@@ -9,7 +9,6 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 
 from lakegc_assets.engine.relation import F, relation
-from lakegc_assets.mark.references import COMMITTED, STAGED, sentence
 from lakegc_assets.recovery.relations import first_of_each, without
 from lakegc_assets.sweep.ledger import DONE, GONE, PUT_BACK
 
@@ -19,19 +18,6 @@ def remaining(marked: DataFrame, ledger: DataFrame) -> DataFrame:
     """Marked DF - ledger: the objects without a final outcome, ordered by address."""
     done = ledger.where(F.col("outcome").isin(*DONE))
     return without(marked, done)
-
-
-@relation
-def referenced(references: DataFrame) -> DataFrame:
-    """Objects that other repositories name (``REFERENCES``): address and the reason to spare it."""
-    reason = F.when(F.col("held") == COMMITTED, _named_in(COMMITTED)).otherwise(_named_in(STAGED))
-    return references.select("address", reason.alias("why"))
-
-
-def _named_in(held: str) -> Column:
-    """The sentence of the mark about the repository of a row of ``REFERENCES``."""
-    before, after = sentence("{}", held).split("{}")
-    return F.concat(F.lit(before), F.col("repository"), F.lit(after))
 
 
 @relation

@@ -156,7 +156,8 @@ class Rounds:
         survivors = self.recorded.without_spared(remaining, delta.spared, name)
         if not survivors.rows:
             return {}
-        delta.alive.require_dead(survivors)
+        with self.ctx.frames() as frames:
+            delta.alive.require_dead(frames, survivors)
         self.backup.require_copies(self.recorded.space, survivors)
         if not self._evaluated:
             require_passed(evaluate(self.ctx, survivors.parts))

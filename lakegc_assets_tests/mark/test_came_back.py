@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.mark.relations import came_back, still_live
+from lakegc_assets.engine.datasets import read_values, write_part
+from lakegc_assets.engine.session import Dataset
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.mark.live_sets import LiveSets
+from lakegc_assets.mark.references import REFERENCES
+from lakegc_assets.mark.relations import came_back, referenced, still_live
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
+from lakegc_assets.run.settings import Settings
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.frames import Frames, same
 from lakegc_assets_tests.mark import twins
 
@@ -69,5 +82,63 @@ def test_what_is_alive_is_found_from_the_other_side(frames: Frames) -> None:
         assert same(every, twin)
         one = frames.rows(still_live(of, sets, [], [], 1), NAMES)
         assert len(one) == len(twins.still_live(objects, [live, staged], [], [], 1))
+
+    check()
+
+
+@pytest.mark.parametrize("by", ["nothing", "a hash", "a last part", "a name", "a reference"])
+def test_what_one_set_alone_holds_is_alive_and_not_dead(
+    by: str, frames: Frames, tmp_path: Path
+) -> None:
+    store, session = open_store(str(tmp_path)), frames.session
+    rows = [{"address": f"data/{n}", "hash": n, "size": n} for n in range(2)]
+    parts = [write_part(store, "objects/", pa.Table.from_pylist(rows, MARKED))]
+    named = pa.table({"address": ["data/1"], "why": ["pinned"]})
+    reference = {"address": "data/1", "repository": "other", "held": "staged"}
+    sets: list[tuple[Any, list[dict[str, Any]]]] = [
+        (HASHES, [{"hash": 1}] if by == "a hash" else []),
+        (REFERENCES, [reference] if by == "a reference" else []),
+    ]
+    hashes, references = (
+        [write_part(store, "sets/", pa.Table.from_pylist(some, of))] for of, some in sets
+    )
+    root = ArtifactRoot(str(tmp_path), StoreConfig())
+    alive = LiveSets(
+        RunContext("repo", "run", Settings(engine="embedded"), LakeFSConfig(), root, _no_spark),
+        store.url,
+        {"an active commit holds it": hashes},
+        {"1"} if by == "a last part" else set(),
+        [named if by == "a name" else named.slice(1)],
+        references,
+    )
+    objects = Dataset(store.url, parts, MARKED)
+    found = alive.came_back(session, objects, "found/")
+    addresses = [row["address"] for part in found.parts for row in read_values(store, part)]
+    alive.require_dead(session, objects, found)
+    if by == "nothing":
+        assert not addresses
+        alive.require_dead(session, objects)
+        return
+    assert addresses == ["data/1"]
+    with pytest.raises(IntegrityError, match="embedded has lost rows in run 'run' of 'repo': live"):
+        alive.require_dead(session, objects)
+
+
+def _no_spark() -> Any:
+    raise AssertionError
+
+
+def test_what_other_repositories_name(frames: Frames) -> None:
+    @settings(max_examples=frames.examples)
+    @given(
+        rows(
+            address=ADDRESS,
+            repository=st.sampled_from(["a", "b-c"]),
+            held=st.sampled_from(["committed", "staged"]),
+        )
+    )
+    def check(references: Any) -> None:
+        found = referenced(frames.of(references, REFERENCES))
+        assert same(frames.rows(found, NAMED), twins.referenced(references))
 
     check()

@@ -292,7 +292,7 @@ def test_an_engine_that_loses_rows_of_a_live_set_is_noticed(
     monkeypatch.setattr(relations, "dead_hashes", losing)
     monkeypatch.setattr("lakegc_assets.mark.candidates.served_candidates", unserved)
     ctx = lake.context(spark)
-    with pytest.raises(IntegrityError, match="has taken live objects for dead"):
+    with pytest.raises(IntegrityError, match="live objects were taken for dead"):
         find_candidates(ctx)
     assert not attempt_of(ctx).has("deletion_candidates")
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.mark import relations
-from lakegc_assets.mark.candidates import COUNTS, JUDGED, SEEN, TOTALS, UNRESOLVED
+from lakegc_assets.mark.candidates import COUNTS, JUDGED, SEEN, TOTALS
 from lakegc_assets.mark.incremental_listing import SWEPT
+from lakegc_assets.mark.live_sets import UNRESOLVED
 from lakegc_assets.mark.served_candidates import SPARED
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.hashing import HASHES

@@ -154,6 +154,18 @@ def in_order(marked: Rows) -> list[Row]:
     return sorted(({**row} for row in marked), key=lambda row: row["address"].encode())
 
 
+def referenced(references: Rows) -> list[Row]:
+    where = {"committed": "a commit", "staged": "what it has staged"}
+    return [
+        {
+            "address": row["address"],
+            "why": f"repository '{row['repository']}' names it by its full address, in "
+            f"{where[row['held']]}",
+        }
+        for row in references
+    ]
+
+
 def came_back(
     marked: Rows,
     live: Sequence[tuple[Rows, str]],

@@ -72,8 +72,9 @@ def _staged(place: Place, address: str) -> str:
 def _pinned(place: Place, address: str) -> str:
     store = place.lake.store
     until = store.server_time() + timedelta(days=1)
-    write_pin(store, Pin("restore-1", until, RUN, "restored", 1), pa.array([address]))
-    return "it is pinned"
+    pin = Pin("restore-1", until, RUN, "restored", 1)
+    write_pin(store, pin, pa.array([address]))
+    return pin.reason
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_an_engine_that_loses_rows_of_what_is_needed_prunes_nothing(
     _staged(swept, max(marked.candidates))
     before = swept.contents()
     monkeypatch.setattr(relations, "came_back", losing)
-    assert "so it has lost rows, and nothing is removed" in prune(swept)[NAME]
+    assert "has lost rows in run" in prune(swept)[NAME]
     assert swept.contents() == before
     assert left(swept) > 0
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.engine.session import Dataset
+from lakegc_assets.mark.live_sets import CAME_BACK
 from lakegc_assets.recovery import (
     backup_creation,
     backup_pruning,
@@ -24,7 +25,6 @@ from lakegc_assets.recovery import (
 )
 from lakegc_assets.recovery.backup_creation import PLACES, make_backup
 from lakegc_assets.recovery.backups import find_backup
-from lakegc_assets.recovery.liveness import NEEDED
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.storage import local
 from lakegc_assets.storage.files import link_new, replace
@@ -148,7 +148,7 @@ def test_a_prune_killed_at_every_line(
 
     def nobody(space: Workspace, _namespace: str, objects: Dataset) -> Dataset:
         asked.append(objects.rows)
-        return space.dataset((), NEEDED)
+        return space.dataset((), CAME_BACK)
 
     monkeypatch.setattr(backup_pruning, "needed_now", nobody)
     for address in marked.candidates:

@@ -14,7 +14,6 @@ from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.backup_task import MARKED
 from lakegc_assets.recovery.backups import OUTCOMES
 from lakegc_assets.recovery.copies import COPIES, OBJECTS, SHOWN
-from lakegc_assets.recovery.liveness import NEEDED
 from lakegc_assets.recovery.restore_record import RESTORED
 from lakegc_assets.sweep.lost_objects import LOST
 from lakegc_assets_tests.frames import Frames, Rows, check, holds, random_rows
@@ -22,6 +21,7 @@ from lakegc_assets_tests.recovery import twins
 
 BEGAN = datetime(2026, 1, 2, tzinfo=timezone.utc)
 VERSIONS = pa.schema([("address", pa.string()), ("version", pa.string())])
+NEEDED = pa.schema([("address", pa.string()), ("why", pa.string())])
 RECORDED = pa.schema([*NEEDED, ("recorded", pa.int64())])
 HELD = pa.schema([("address", pa.string()), ("size", pa.int64()), ("commit_id", pa.string())])
 GONE = pa.schema([("objects", pa.int64()), ("first", pa.string())])

@@ -11,6 +11,7 @@ from unittest import mock
 from lakegc_assets.engine import datasets
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.mark import commits, committed_addresses, refs, uncommitted_snapshot
+from lakegc_assets.mark.live_sets import CAME_BACK
 from lakegc_assets.mark.references import References
 from lakegc_assets.recovery import (
     backup_creation,
@@ -19,7 +20,6 @@ from lakegc_assets.recovery import (
     old_trash,
 )
 from lakegc_assets.recovery.backups import Backup, State
-from lakegc_assets.recovery.liveness import NEEDED
 from lakegc_assets.recovery.restore import restored_set
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.retention.union import UnitedActiveCommits, unite
@@ -157,7 +157,7 @@ def _none_needed(space: Workspace, *_args: Any) -> Dataset:
     actor = world().scheduler.current
     assert actor is not None
     actor.facts["needed"] = world().oracle.now().step
-    return space.dataset((), NEEDED)
+    return space.dataset((), CAME_BACK)
 
 
 def _by_manifest(store: Any) -> Any:

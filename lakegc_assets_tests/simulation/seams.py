@@ -82,8 +82,8 @@ def _replaced() -> list[tuple[object, str, object]]:
 def _latest(real: Callable[..., Any]) -> Callable[..., Any]:
     """The earlier marks, in worlds that have some."""
 
-    def latest(ctx: Any, read: Any) -> Any:
-        return real(ctx, read) if world().earlier_marks else earlier_marks.EarlierMarks(ctx)
+    def latest(ctx: Any, *read: Any) -> Any:
+        return real(ctx, *read) if world().earlier_marks else earlier_marks.EarlierMarks(ctx)
 
     return latest
 

@@ -15,6 +15,8 @@ import pytest
 from lakegc_assets.engine.datasets import read_part, read_parts, write_part
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
+from lakegc_assets.mark.live_sets import CAME_BACK, LiveSets
+from lakegc_assets.mark.served_candidates import SPARED
 from lakegc_assets.run.clocks import Moment
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -25,7 +27,6 @@ from lakegc_assets.sweep.batch_guard import seen_now
 from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
 from lakegc_assets.sweep.delta import DeltaMark, DeltaMarks
 from lakegc_assets.sweep.lease import Lease
-from lakegc_assets.sweep.live_inputs import CAME_BACK, SPARED, LiveInputs
 from lakegc_assets.sweep.rate_limit import Limits
 from lakegc_assets.sweep.store_comparison import Marked
 from lakegc_assets.sweep.task_orders import Orders, Portion, TaskResult, summed
@@ -106,7 +107,7 @@ def spare(addresses: set[str], age: float = 0) -> Take:
         table = pa.Table.from_pylist(back, CAME_BACK)
         parts = [write_part(artifacts, f"{deltas.folder}spared/", table)] if back else []
         spared = Dataset(deltas.attempt.url, parts, CAME_BACK)
-        alive = LiveInputs(ctx, spared.url, {}, set(), [table.select(SPARED.names)], ())
+        alive = LiveSets(ctx, spared.url, {}, set(), [table.select(SPARED.names)])
         return DeltaMark(seen, earlier(Moment.now(ctx.connections.store()), age), spared, alive)
 
     return take

@@ -76,7 +76,7 @@ def test_an_engine_that_loses_rows_of_what_came_back_is_noticed(
         monkeypatch.setattr(relations, "came_back", losing)
     else:
         monkeypatch.setattr(ledger_state, "without", lambda objects, _spared: objects)
-    with pytest.raises(IntegrityError, match=r"has taken live objects for dead|has lost rows"):
+    with pytest.raises(IntegrityError, match="has lost rows"):
         sweep(lake.context(spark))
     assert lake.keys() == marked.live | marked.candidates
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
+from lakegc_assets.recovery.backup_creation import make_backup
+from lakegc_assets.recovery.backup_pruning import why_needed
+from lakegc_assets.recovery.backups import find_backup
+from lakegc_assets.recovery.old_trash import prune_trash
+from lakegc_assets.storage.trash import TRASH, trash_folder
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import (
+    REPOSITORY,
+    RUN,
     Marked,
     SmallLake,
     copy_of,
@@ -21,6 +29,8 @@ from lakegc_assets_tests.sessions import Session
 MARK_JOBS, SWEEP_JOBS = 45, 30
 #: The most of a mark if Spark is on this machine: files of few rows are written without a job.
 MARK_JOBS_HERE = 38
+#: The most to find what is needed of a backup, or of old trash.
+PRUNE_JOBS = 30
 
 
 def jobs_of(spark: Session, work: Callable[[], object]) -> int:
@@ -57,6 +67,30 @@ def test_a_stage_is_one_job_of_spark(
         assert 7 <= found[0] <= MARK_JOBS_HERE, found
         assert 1 <= found[1] <= SWEEP_JOBS, found
         assert lake.keys() == live
+
+
+def test_a_prune_looks_for_what_is_needed_in_few_jobs_of_spark(
+    marked: Marked, spark: Session, tmp_path: Path
+) -> None:
+    with running(copy_of(marked, tmp_path)) as lake:
+        url, address = str(tmp_path / "backups"), max(marked.candidates)
+        ctx = lake.context(spark, engine="spark", backup_url=url)
+        make_backup(ctx)
+        sweep(ctx)
+        (made,) = (lake.objects / TRASH).iterdir()
+        ended = datetime.now(timezone.utc) - timedelta(days=8)
+        made.rename(lake.objects / trash_folder("a", ended))
+        lake.stage("main", "late/link", address)
+        backup = find_backup(ctx.root.stores, url, REPOSITORY, RUN)
+        assert backup is not None
+        namespace, found = ctx.connect().connections.namespace_url, list[str]()
+        looks: list[Callable[[], object]] = [
+            lambda: found.append(why_needed(ctx, backup)),
+            lambda: found.append(prune_trash(ctx, namespace, lambda: None).kept),
+        ]
+        jobs = [jobs_of(spark, look) for look in looks]
+        assert all(f"{address!r} (it is staged on a branch)" in kept for kept in found), found
+        assert all(1 <= count <= PRUNE_JOBS for count in jobs), jobs
 
 
 def _lost(lake: SmallLake, count: int) -> set[str]:

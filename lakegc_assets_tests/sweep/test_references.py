@@ -241,7 +241,7 @@ def test_what_another_repository_names_is_needed_by_a_backup(
     named, free, *_ = sorted(marked.candidates)
     name_it(lake, named)
     objects = pa.table({"address": [named, free], "size": [1, 1]})
-    assert needed(lake.context(spark), objects) == {named: "another repository names it"}
+    assert needed(lake.context(spark), objects) == {named: STAGED}
 
 
 # Any history

@@ -22,7 +22,6 @@ HASHES = schema("hash bigint")
 LAST_PARTS = schema("last_part string")
 NAMED = schema("address string, why string")
 SPARED = pa.schema([*NAMED, ("size", pa.int64()), ("certain", pa.bool_())])
-REFERENCES = schema("address string, repository string, held string")
 ADDRESSES = schema("address string")
 
 addresses = st.sampled_from(
@@ -48,8 +47,6 @@ _VALUES: Mapping[str, st.SearchStrategy[Any]] = {
     "etag": st.sampled_from(["", "a"]),
     "last_part": st.sampled_from(["a", "b", "", "'\"\U0001f600"]),
     "why": whys,
-    "repository": st.sampled_from(["a", "b-c"]),
-    "held": st.sampled_from(["committed", "staged"]),
     "outcome": outcomes,
     "error_code": texts,
     "detail": texts,
@@ -68,13 +65,6 @@ def test_what_is_left_to_do(frames: Frames) -> None:
         holds(frames, relations.remaining, twins, MARKED, *given, order=True)
 
     check(frames, test, rows(MARKED, "address"), rows(SWEPT))
-
-
-def test_what_other_repositories_name(frames: Frames) -> None:
-    def test(references: Rows) -> None:
-        holds(frames, relations.referenced, twins, NAMED, (references, REFERENCES))
-
-    check(frames, test, rows(REFERENCES))
 
 
 COMPARED = pa.schema([(name, pa.int64()) for name in ("recorded", "strangers", "untold")])

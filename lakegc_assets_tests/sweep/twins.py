@@ -16,18 +16,6 @@ def remaining(marked: Rows, ledger: Rows) -> list[Row]:
     return without(marked, [row for row in ledger if row["outcome"] in DONE])
 
 
-def referenced(references: Rows) -> list[Row]:
-    where = {"committed": "a commit", "staged": "what it has staged"}
-    return [
-        {
-            "address": row["address"],
-            "why": f"repository '{row['repository']}' names it by its full address, in "
-            f"{where[row['held']]}",
-        }
-        for row in references
-    ]
-
-
 def outcomes(ledger: Rows) -> list[Row]:
     def worth(row: Mapping[str, Any]) -> tuple[int, Any]:
         rank = {"put_back": 3, "deleted": 2}.get(row["outcome"], int(row["outcome"] in DONE))
