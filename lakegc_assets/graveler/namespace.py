@@ -53,7 +53,7 @@ class UnresolvableAddressError(IntegrityError):
         paths = {address, unquote(address), *_readings(address)}
         paths |= {posixpath.normpath(path.replace("\\", "/")) for path in paths}
         # No key ends in bytes that are not UTF-8.
-        last = {path.rsplit("/", 1)[-1] for path in paths if _is_utf8(path)}
+        last = {path.rsplit("/", 1)[-1] for path in paths if is_utf8(path)}
         # Azure drops dots at the end of a name.
         self.last_components = frozenset({*last, *filter(None, (one.rstrip(".") for one in last))})
 
@@ -337,12 +337,13 @@ def _doubtful(scheme: str, path: str) -> str | None:
         return "it has a backslash, which Azure reads as a slash"
     if scheme == "azure" and any(part.endswith(".") for part in segments):
         return "it has a dot at the end of a path component, which Azure drops"
-    return None if _is_utf8(path) else "it is not UTF-8 once percent-decoded"
+    return None if is_utf8(path) else "it is not UTF-8 once percent-decoded"
 
 
-def _is_utf8(path: str) -> bool:
+def is_utf8(text: str) -> bool:
+    """True if a name, as Python reads it, has only bytes of UTF-8."""
     try:
-        path.encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.graveler.namespace import is_utf8
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
     ChangedError,
@@ -78,15 +79,6 @@ def path_problem(key: str) -> str | None:
     if any(segment.startswith(TEMPORARY) for segment in segments):
         return f"names that start with {TEMPORARY!r} are those of unfinished writes"
     return None
-
-
-def is_utf8(text: str) -> bool:
-    """True if a file name, as Python reads it, has only bytes of UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def temporary_name() -> str:
