@@ -374,17 +374,18 @@ def _replace(store: ObjectStore, key: str, data: bytes, etag: str) -> None:
             store.put_if_match(key, data, etag)
         else:
             store.create(key, data)
-    except ConfigurationError:
-        # A shared folder, as on NFS, cannot lock a directory: compare without a lock.
-        if not etag:
-            raise
-        if store.head(key).etag != etag:
-            raise PreconditionFailedError(f"{store.url}/{key} was replaced") from None
-        store.put(key, data)
     except (PreconditionFailedError, StoreUnavailableError):
         # An answer may be lost, also that of an earlier try of the same request.
         if store.get(key) != data:
             raise
+    except (ConfigurationError, StorageError) as error:
+        # A shared folder, as on NFS, cannot lock a directory, and a server may refuse If-Match:
+        # compare without it.
+        if not etag or error.transient:
+            raise
+        if store.head(key).etag != etag:
+            raise PreconditionFailedError(f"{store.url}/{key} was replaced") from None
+        store.put(key, data)
 
 
 @dataclass(frozen=True)

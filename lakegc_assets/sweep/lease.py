@@ -36,6 +36,7 @@ from lakegc_assets.storage.errors import (
     ObjectLockedError,
     ObjectNotFoundError,
     PreconditionFailedError,
+    StorageError,
     StoreUnavailableError,
 )
 from lakegc_assets.sweep.batch_guard import CHECK_LIFETIME
@@ -373,7 +374,7 @@ def require_conditional_puts(store: ObjectStore, key: str) -> None:
     """Probe conditional writes with an object of our own: without them there can be no lease.
 
     Raises:
-        ConfigurationError: the store ignores the conditions.
+        ConfigurationError: the store ignores the conditions, or refuses them.
         RefusedError: the store locks every object, so that no lease could be renewed.
     """
     # The owner of the lease removes all probes, perhaps this one in the middle of the probe. So a
@@ -381,8 +382,8 @@ def require_conditional_puts(store: ObjectStore, key: str) -> None:
     if _honours_conditions(store, key) or _honours_conditions(store, f"{key}-again"):
         return
     raise ConfigurationError(
-        f"{store.url} ignores the condition of conditional writes, so no lease can keep two "
-        "sweeps apart there: use a store, or a version of it, that honours If-None-Match and "
+        f"{store.url} ignores or refuses the condition of conditional writes, so no lease can keep "
+        "two sweeps apart there: use a store, or a version of it, that honours If-None-Match and "
         "If-Match when an object is put",
     )
 
@@ -406,6 +407,10 @@ def _honours_conditions(store: ObjectStore, key: str) -> bool:
             honoured += 1
         except ObjectLockedError as error:
             raise _locked(store, str(error)) from error
+        except StorageError as error:
+            # A server may refuse a condition that it does not know; other errors have a class.
+            if type(error) is not StorageError:
+                raise
     for outcome in store.delete_many([key]):
         if outcome.outcome == "locked":
             raise _locked(store, str(outcome.detail))

@@ -107,13 +107,19 @@ def test_an_attempt_that_is_recorded_meanwhile_is_not_replaced(
     assert lake.root.attempt(REPOSITORY, "twice").attempt == others[0].attempt
 
 
-def test_an_attempt_in_a_folder_that_cannot_be_locked_is_begun_again(
-    lake: SmallLake, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "error",
+    [
+        # NFS, on which a cluster may share the artifacts.
+        ConfigurationError("this file system cannot lock a directory"),
+        StorageError("NotImplemented (A header implies what is not implemented)"),
+    ],
+)
+def test_an_attempt_at_a_place_without_if_match_is_begun_again(
+    lake: SmallLake, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """NFS, on which a cluster may share the artifacts, locks no directories."""
-
     def refuse(*_: object) -> str:
-        raise ConfigurationError("this file system cannot lock a directory")
+        raise error
 
     monkeypatch.setattr(LocalStore, "put_if_match", refuse)
     begun = [lake.root.new_attempt(REPOSITORY, "twice") for _ in range(2)]

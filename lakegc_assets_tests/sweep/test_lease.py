@@ -249,16 +249,25 @@ def test_what_is_written_is_read(record: LeaseRecord) -> None:
     assert LeaseRecord.from_bytes(record.to_bytes(), "") == record
 
 
-@pytest.mark.parametrize("ignored", ["put_if_absent", "put_if_match"])
-def test_a_store_that_ignores_conditions_keeps_no_lease(
-    store: ClockedStore, monkeypatch: pytest.MonkeyPatch, ignored: str
+@pytest.mark.parametrize("call", ["put_if_absent", "put_if_match"])
+@pytest.mark.parametrize("by", ["ignoring", "refusing"])
+def test_a_store_that_honours_no_conditions_keeps_no_lease(
+    store: ClockedStore, monkeypatch: pytest.MonkeyPatch, call: str, by: str
 ) -> None:
     """It would let two have it, so nothing is written to the lease."""
     store.put(LEASE, b"somebody's")
-    monkeypatch.setattr(store, ignored, lambda key, data, *_etag: store.put(key, data))
-    with pytest.raises(ConfigurationError, match="ignores the condition of conditional writes"):
+
+    def put(key: str, data: bytes, *etag: str) -> str:
+        # If-None-Match is older than If-Match, and servers that refuse it refuse the first probe.
+        if by == "refusing" and (etag or store.exists(key)):
+            raise StorageError("NotImplemented (A header implies what is not implemented)")
+        return store.put(key, data)
+
+    monkeypatch.setattr(store, call, put)
+    with pytest.raises(ConfigurationError, match="ignores or refuses the condition of conditional"):
         leased(store).__enter__()
     assert store.get(LEASE) == b"somebody's"
+    assert not list(store.infos(PROBES))
 
 
 def test_a_store_whose_probe_another_sweep_removes_keeps_leases(
