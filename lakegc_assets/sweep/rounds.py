@@ -139,8 +139,8 @@ class Rounds:
                 "the store keeps deleted objects for a shorter time than when this sweep began, so "
                 f"perhaps not all of them can be restored. At its begin: {promised.notice}. Now: "
                 f"{found.notice}. Nothing more was deleted, and all deletes are recorded. Restore "
-                f"the earlier settings, or follow the present ones, and sweep {self.ctx.run!r} "
-                "again"
+                "the earlier settings of the store if you want to undo for as long; then sweep "
+                f"{self.ctx.run!r} again, which ends by the settings that it finds"
             )
 
     def run_round(self, number: int, remaining: Dataset) -> Mapping[str, str]:
