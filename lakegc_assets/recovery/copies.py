@@ -21,7 +21,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches
 from lakegc_assets.recovery import journal, relations
 from lakegc_assets.recovery.backups import FOLDER, OUTCOMES, UNTRUSTED, Backup
-from lakegc_assets.recovery.workspace import Workspace
+from lakegc_assets.recovery.workspace import LACKING, Workspace
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.context import RunContext
@@ -30,6 +30,7 @@ from lakegc_assets.run.object_lookup import missing
 from lakegc_assets.run.scratch import NEEDED, Folder
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.wording import counted
 
 #: The columns of a copy in a listing of a backup.
 SHOWN: Final = pa.schema([OUTCOMES.field(name) for name in ("address", "size", "copy_etag")])
@@ -146,12 +147,31 @@ def held_objects(space: Workspace, found: Backup) -> Dataset:
         return listed
     if not finished and not listed.rows:
         _require_gone(space, found.store, copied)
-    return _held(space, copied, listed, finished=finished)
+    held = _held(space, copied, listed, finished=finished)
+    require_none_left_out(space, held, listed, *([copied] if finished else []))
+    return held
 
 
 def _held(space: Workspace, copied: Dataset, listed: Dataset, *, finished: bool) -> Dataset:
     held, inputs = partial(relations.held, finished=finished), (copied.select(*_OBJECT), listed)
     return space.derive("held", OBJECTS, "find what the backup holds", held, *inputs)
+
+
+def require_none_left_out(space: Workspace, found: Dataset, *sources: Dataset) -> None:
+    """Verify, by another kind of join, that the found rows have each address of the sources.
+
+    Nobody would ask whether an object is needed whose rows the engine has lost.
+
+    Raises:
+        IntegrityError: the engine has lost rows.
+    """
+    for rows in sources:
+        with space.frames() as frames:
+            gone = relations.lacking(frames.read(rows), frames.read(found))
+            (lost,) = frames.collect_rows(gone, LACKING, "look for objects that were left out")
+        if lost["objects"]:
+            objects = counted(lost["objects"], "object was", "objects were")
+            raise space.ctx.lost_rows(f"{objects} left out, for example {lost['first']!r}")
 
 
 def list_copies(store: ObjectStore) -> Iterator[pa.Table]:

@@ -16,6 +16,7 @@ from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.copies import (
     OBJECTS,
     missing_objects,
+    require_none_left_out,
     scratch_space,
 )
 from lakegc_assets.recovery.liveness import needed_now
@@ -86,10 +87,12 @@ def _found(store: ObjectStore, folders: Sequence[str]) -> Iterator[pa.Table]:
 def _needed(space: Workspace, namespace: str, trash: Dataset) -> Dataset:
     """Return the objects of the trash that are needed and not in the store (``CAME_BACK``)."""
     once = space.derive("once", OBJECTS, "put the trash in order", relations.each_once, trash)
+    require_none_left_out(space, once, trash)
     missing, what = missing_objects(space, once), "find what only the trash holds"
     if not missing.rows:
         return space.dataset((), CAME_BACK)
     lost = space.derive("lost", OBJECTS, what, relations.chosen, trash, missing)
+    require_none_left_out(space, lost, missing)
     return needed_now(space, namespace, lost)
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from hashlib import md5
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -25,9 +26,9 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.mark import relations
+from lakegc_assets.mark import relations as mark_relations
 from lakegc_assets.mark.installation import MARKER
-from lakegc_assets.recovery import backup_pruning
+from lakegc_assets.recovery import backup_pruning, relations
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record, all_backups
 from lakegc_assets.recovery.copies import only_copies, scratch_space
@@ -113,17 +114,20 @@ def test_the_only_copy_of_what_is_needed_now_stays(
 
 
 @anywhere_the_same
+@pytest.mark.parametrize(
+    ("of", "name"), [(mark_relations, "came_back"), (relations, "held")], ids=["needed", "held"]
+)
 def test_an_engine_that_loses_rows_of_what_is_needed_prunes_nothing(
-    swept: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+    swept: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch, of: ModuleType, name: str
 ) -> None:
-    whole = relations.came_back
+    whole = getattr(of, name)
 
-    def losing(objects: Any, *live: Any) -> Any:
-        return whole(objects.where("hash is null"), *live)
+    def losing(*frames: Any, **how: Any) -> Any:
+        return whole(*frames, **how).where("address is null")
 
     _staged(swept, max(marked.candidates))
     before = swept.contents()
-    monkeypatch.setattr(relations, "came_back", losing)
+    monkeypatch.setattr(of, name, losing)
     assert "has lost rows in run" in prune(swept)[NAME]
     assert swept.contents() == before
     assert left(swept) > 0

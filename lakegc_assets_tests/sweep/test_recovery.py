@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from lakegc_assets.defs.metadata import of_sweep
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.estate.run_outcome import outcome_of
-from lakegc_assets.recovery import old_trash
+from lakegc_assets.recovery import old_trash, relations
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
@@ -303,6 +304,28 @@ def test_old_trash_stays_where_it_is_the_only_copy_of_what_is_needed(
     # As it says.
     restore(lake.context(spark), Choice(addresses=(staged,)))
     assert (lake.objects / staged).exists()
+
+
+@pytest.mark.parametrize("name", ["each_once", "chosen"])
+def test_old_trash_stays_where_an_engine_loses_rows_of_it(
+    lake: SmallLake,
+    marked: Marked,
+    spark: Session,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    folder = _swept_again(lake, marked, spark)
+    whole = getattr(relations, name)
+
+    def losing(*frames: Any) -> Any:
+        return whole(*frames).where("address is null")
+
+    monkeypatch.setattr(relations, name, losing)
+    sweep(lake.context(spark, "later", max_candidate_share=1.0))
+    assert "old trash stays until the next sweep: embedded has lost rows" in caplog.text
+    left = [key for key in trash_of(lake, spark) if key.startswith(folder)]
+    assert len(left) == len(marked.candidates)
 
 
 @pytest.mark.parametrize(
