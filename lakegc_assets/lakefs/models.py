@@ -35,7 +35,8 @@ NonEmpty = Field(min_length=1)
 NoneIfEmpty = Annotated[str | None, AfterValidator(lambda value: value or None)]
 #: The server writes a mapping without items as null.
 Metadata = Annotated[dict[str, str], BeforeValidator(lambda value: {} if value is None else value)]
-_ORIGIN: Final = "cherry-pick-origin"
+#: Key of the metadata of a cherry-pick: the id of the commit that was picked.
+ORIGIN: Final = "cherry-pick-origin"
 _COMMITTER: Final = "cherry-pick-committer"
 
 
@@ -250,16 +251,16 @@ def as_made(told: Commit, commit_id: str) -> Commit:
 
     ``commit_id``: the id that was asked for, that a child names, or that the server returned.
     """
-    if told.metadata.get(_ORIGIN) != commit_id:
+    if told.metadata.get(ORIGIN) != commit_id:
         return told
-    own = {name: v for name, v in told.metadata.items() if name not in {_ORIGIN, _COMMITTER}}
+    own = {name: v for name, v in told.metadata.items() if name not in {ORIGIN, _COMMITTER}}
     made = _with(told, commit_id, own)
     return made if is_proven(made) else told
 
 
 def is_changed(told: Commit) -> bool:
     """True if a commit names itself as its origin: it is a cherry-pick that was picked again."""
-    return told.metadata.get(_ORIGIN) == told.id
+    return told.metadata.get(ORIGIN) == told.id
 
 
 def as_picked(told: Commit, origins: Iterable[tuple[str, str]]) -> Commit | None:
@@ -268,7 +269,7 @@ def as_picked(told: Commit, origins: Iterable[tuple[str, str]]) -> Commit | None
     ``origins``: ids of commits that it may be picked from, each with a possible committer.
     """
     for origin, committer in origins:
-        metadata = {**told.metadata, _ORIGIN: origin, _COMMITTER: committer}
+        metadata = {**told.metadata, ORIGIN: origin, _COMMITTER: committer}
         made = _with(told, told.id, metadata)
         if is_proven(made):
             return made

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -23,6 +23,7 @@ from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.progress import report_progress
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.models import ORIGIN
 from lakegc_assets.mark.earlier_marks import (
     ASSET,
     FORGOTTEN,
@@ -95,6 +96,8 @@ class Refs(NamedTuple):
 
 
 _NO_REFS: Final = Refs()
+#: Twice the time after a cherry-pick in which lakeFS may not find the picked commit by its id.
+_PICKED: Final = timedelta(minutes=20)
 
 
 def refs_of(ctx: RunContext, mark: AttemptArtifacts, active: Manifest) -> Refs:
@@ -292,7 +295,8 @@ def find_liveness(
     head_sets = [heads_before] if heads == heads_before else [heads_before, heads]
     tags = read_tags(ctx.client, ctx.repository, refs.tags)
     # Read after the HEADs: another run may have seen a branch that is gone since.
-    earlier = latest_marks(ctx, manifests)
+    picked = _just_picked(commits.values(), now)
+    earlier = latest_marks(ctx, manifests, picked)
     previous = earlier.previous()
     longest = lengthen(rules or earlier.last_rules() or Rules(MAX_DAYS), retain, heads)
     dated = raise_days(longest, max(retain.paths.values(), default=0))
@@ -303,7 +307,7 @@ def find_liveness(
     roots += still_inside(previous, heads=heads, rules=handed_on, now=now)
     roots += listed.metaranges
     if retain.reads_all_commits:
-        roots += earlier_commits(ctx, manifests)
+        roots += earlier_commits(ctx, manifests, picked)
     commits |= _read_commits(ctx, roots, commits)
     _require_same_metaranges(listed, commits)
     if rules is None:
@@ -334,6 +338,13 @@ def find_liveness(
     }
     run_id = listed.run_id
     return Liveness(rules, heads, tags, commits, united, run_id, retain, paths, memory, earlier)
+
+
+def _just_picked(commits: Iterable[Commit], now: datetime) -> set[str]:
+    """The commits of which some commits are cherry-picks, made so shortly ago (``_PICKED``)."""
+    since = (now - _PICKED).timestamp()
+    recent = [one for one in commits if one.creation_date >= since]
+    return {origin for one in recent for name, origin in one.metadata if name == ORIGIN}
 
 
 def _read_commits(

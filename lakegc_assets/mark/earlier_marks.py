@@ -9,6 +9,7 @@ replaced by a new attempt of the same run, may have read commits that no other m
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -60,10 +61,14 @@ class EarlierMarks:
 
     A repository may be made anew or restored in a namespace. Of marks from before that, only the
     commits count that the new repository has.
+
+    Attributes:
+        picked: commits that this repository has, although lakeFS may not find them by their ids.
     """
 
     ctx: RunContext
     marks: Sequence[Earlier] = ()
+    picked: AbstractSet[str] = frozenset()
 
     def names(self) -> list[str]:
         """The attempts, in the form of ``READ``."""
@@ -118,7 +123,7 @@ class EarlierMarks:
         client, repository = self.ctx.client, self.ctx.repository
         # One list of refs saves a request for each commit that is not found.
         refs = chain(client.branches(repository), client.tags(repository))
-        named = {ref.commit_id for ref in refs}
+        named = {ref.commit_id for ref in refs} | self.picked
         found = thread_map(lambda one: one in named or self._has(one), ids, _THREADS)
         return [i for i, there in zip(ids, found, strict=True) if there]
 
@@ -132,7 +137,9 @@ class EarlierMarks:
         return True
 
 
-def latest_marks(ctx: RunContext, read: dict[str, Manifest]) -> EarlierMarks:
+def latest_marks(
+    ctx: RunContext, read: dict[str, Manifest], picked: AbstractSet[str] = frozenset()
+) -> EarlierMarks:
     """The attempts of all runs, except the present one, whose active commits are complete.
 
     An unreadable mark, perhaps written by another version, is passed over with a warning. Otherwise
@@ -140,6 +147,7 @@ def latest_marks(ctx: RunContext, read: dict[str, Manifest]) -> EarlierMarks:
 
     ``read``: cache of manifests by names of marks; manifests never change. Manifests in it are not
         read again, and new ones are added.
+    ``picked``: as in ``EarlierMarks``.
 
     Raises:
         StorageError: the store did not answer.
@@ -161,7 +169,7 @@ def latest_marks(ctx: RunContext, read: dict[str, Manifest]) -> EarlierMarks:
         else:
             readable.append(one)
     found = unread_marks(readable, ctx.clocks.now(), is_known, made=ctx.connections.made)
-    return EarlierMarks(ctx, found)
+    return EarlierMarks(ctx, found, picked)
 
 
 def later_marks(ctx: RunContext, mark: Manifest, read: dict[str, Manifest]) -> list[Manifest]:
@@ -197,14 +205,16 @@ def later_marks(ctx: RunContext, mark: Manifest, read: dict[str, Manifest]) -> l
     ]
 
 
-def earlier_commits(ctx: RunContext, read: dict[str, Manifest]) -> set[str]:
+def earlier_commits(
+    ctx: RunContext, read: dict[str, Manifest], picked: AbstractSet[str]
+) -> set[str]:
     """All commits that any earlier mark knew; each mark hands them on to the next.
 
     A commit of a deleted branch may have to stay for its metadata: lakeFS still returns the
     metadata of a commit that nothing leads to. No other source has such commits, so an unreadable
     mark is an error here.
 
-    ``read``: as in ``latest_marks``.
+    ``read``, ``picked``: as in ``latest_marks``.
 
     Raises:
         IntegrityError: a mark is damaged.
@@ -220,7 +230,7 @@ def earlier_commits(ctx: RunContext, read: dict[str, Manifest]) -> set[str]:
             ) from one
         marks.append(one)
     found = unread_marks(marks, ctx.clocks.now(), made=ctx.connections.made)
-    earlier = EarlierMarks(ctx, found)
+    earlier = EarlierMarks(ctx, found, picked)
     return set(earlier.forgotten()["commit_id"].to_pylist())
 
 

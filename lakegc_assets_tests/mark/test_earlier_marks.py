@@ -301,6 +301,32 @@ def test_what_a_restored_repository_has_still_counts(lake: SmallLake, spark: Ses
     assert not past.is_candidate("second")
 
 
+def test_what_a_restored_repository_has_and_cannot_be_read_stops_a_mark(
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real lakeFS does not find by its id what was cherry-picked in the last ten minutes."""
+    past = Past(lake, spark)
+    rules(past)
+    past.mark("first", find_active_commits)
+    amend(past, "first", repository_made=1)
+    past.reset()
+    metadata = {"cherry-pick-origin": past.commit, "cherry-pick-committer": "lab"}
+    lake.client.commit_branch(REPOSITORY, "main", "picked", metadata=metadata, allow_empty=True)
+    real = LakeFSClient.call
+
+    def call(client: LakeFSClient, method: str, *path: str, **more: Any) -> Any:
+        if past.commit in path:
+            raise NotFoundError("commit not found")
+        return real(client, method, *path, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeFSClient, "call", call)
+        with pytest.raises(IntegrityError, match="may not find a commit that was cherry-picked"):
+            past.mark("second")
+    assert not past.is_candidate("third")
+    assert not past.is_candidate("fourth")
+
+
 def test_what_only_another_repository_of_the_name_has_read_still_counts(
     lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
