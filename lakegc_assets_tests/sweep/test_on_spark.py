@@ -30,7 +30,7 @@ MARK_JOBS, SWEEP_JOBS = 45, 30
 #: The most of a mark if Spark is on this machine: files of few rows are written without a job.
 MARK_JOBS_HERE = 38
 #: The most to find what is needed of a backup, or of old trash.
-PRUNE_JOBS = 30
+PRUNE_JOBS = 22
 
 
 def jobs_of(spark: Session, work: Callable[[], object]) -> int:
