@@ -51,7 +51,7 @@ _ATTEMPT = "attempt.json"
 SCHEMA_VERSION = 5
 #: Version of the rules for spared and live objects: a mark of another version is not swept. The
 #: objects that it deleted can be restored, and later marks use its knowledge.
-PROTECTION_VERSION = 3
+PROTECTION_VERSION = 4
 #: Fact of each manifest: the ``PROTECTION_VERSION`` of its writer; early manifests lack it.
 PROTECTION = "protection_version"
 
