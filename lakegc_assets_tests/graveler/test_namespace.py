@@ -196,6 +196,8 @@ def test_all_counts_that_stands_behind_the_name_of_a_local_namespace() -> None:
         (StorageNamespace.parse("/srv/repo"), "file:///srv/repo//data/x"),
         (StorageNamespace.parse("local://repo"), "local://other/../repo/data/x"),
         (StorageNamespace.parse("local://repo"), "local://other/%2e%2E/repo/data/x"),
+        (StorageNamespace.parse("local://repo/a"), "local://other/../repo/b/../a/data/x"),
+        (StorageNamespace.parse("local://repo/a"), "local://other/%2e%2E/repo/b/%2e%2E/a/data/x"),
     ],
 )
 def test_what_cannot_be_decided_is_an_error(namespace: StorageNamespace, address: str) -> None:

@@ -142,3 +142,23 @@ def test_what_other_repositories_name(frames: Frames) -> None:
         assert same(frames.rows(found, NAMED), twins.referenced(references))
 
     check()
+
+
+def test_each_input_alone_finds_what_is_alive(frames: Frames) -> None:
+    """What is drawn may leave out the one that an input is about."""
+    why = twins.SAME_HASH
+    marked = [{"address": f"data/s/{n}", "hash": n, "size": n} for n in range(6)]
+    sets = [([{"hash": 0}, {"hash": 1}], "live"), ([{"hash": 1}, {"hash": 2}], why)]
+    ends = [[{"last_part": "2"}, {"last_part": "3"}]]
+    named = [[{"address": marked[n]["address"], "why": why} for n in some] for some in ([3], [4])]
+    frame = frames.of(marked, MARKED)
+    live = [(frames.of(rows, HASHES), text) for rows, text in sets]
+    parts = [frames.of(rows, LAST_PARTS) for rows in ends]
+    names = [frames.of(rows, NAMED) for rows in named]
+    found = frames.rows(came_back(frame, live, parts, names), FOUND)
+    assert same(found, twins.came_back(marked, sets, ends, named))
+    assert {row["size"] for row in found} == {0, 1, 2, 3, 4}
+    hashes = [rows for rows, _ in sets]
+    again = frames.rows(still_live(frame, [one for one, _ in live], parts, names, 99), NAMES)
+    assert same(again, twins.still_live(marked, hashes, ends, named, 99))
+    assert len(again) == 8

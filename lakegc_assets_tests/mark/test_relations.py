@@ -97,6 +97,16 @@ def test_what_lies_elsewhere_or_is_as_old_as_the_cutoff_is_no_candidate(frames: 
     assert same(found, twins.candidates(store, store, NOW))
 
 
+def test_what_either_live_set_holds_is_no_candidate(frames: Frames) -> None:
+    store = [listed(hash=number) for number in (0, 1, 2, 3, 3)]
+    committed, uncommitted = ([{"hash": one} for one in some] for some in ((0, 1), (1, 2)))
+    live = frames.of(committed, HASHES), frames.of(uncommitted, HASHES)
+    rows = frames.of(store, LISTING)
+    dead = relations.dead_hashes(rows, *live, NOW)
+    assert same(frames.rows(dead, HASHES), [{"hash": 3}, {"hash": 3}])
+    assert same(frames.rows(relations.candidates(rows, dead, NOW), LISTING), store[3:])
+
+
 def test_what_was_marked_is_put_in_order(frames: Frames) -> None:
     @settings(max_examples=frames.examples)
     @given(STORE)
@@ -118,6 +128,13 @@ def test_what_sweeps_deleted_is_left_out(frames: Frames) -> None:
         assert same(frames.rows(found, LISTING), twins.without_swept(store, swept))
 
     check()
+    each = ["deleted", "already_missing", "spared", "put_back", "failed", None]
+    store = [listed(address=f"{one}") for one in each]
+    sweeps = [[{"address": f"{one}", "outcome": one}] for one in each]
+    found = relations.without_swept(
+        frames.of(store, LISTING), [frames.of(one, SWEPT) for one in sweeps]
+    )
+    assert same(frames.rows(found, LISTING), store[2:])
 
 
 def test_what_is_spared_and_why(frames: Frames) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import reduce
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lakegc_assets.checks import logged_commits as checked
@@ -113,6 +114,30 @@ def ancestry(commits: dict[str, Commit], head: str) -> Iterator[str]:
         current = commits[current].main_parent
 
 
+#: What is drawn may leave out the one that a rule is about.
+AGED = History(
+    graph(
+        replace(commit("z", 50), metadata=(("hold", "no"),)),
+        replace(commit("a", 40, "z"), metadata=(("hold", "yes"),)),
+        commit("b", 30, "a"),
+        commit("c", 20, "b"),
+    ),
+    {"main": "c"},
+    Rules(1, {"main": 25}),
+)
+EACH = [
+    Retain(branches={"m*": OfBranches(35)}),
+    Retain(branches={"m*": OfBranches(3, 3), "main": OfBranches(2, 1), "dev": OfBranches(99, 9)}),
+    Retain(metadata={"hold": ("*",)}),
+    Retain(metadata={"hold": ("yes", "?")}),
+]
+
+
+def with_each(test: Callable[..., None]) -> Callable[..., None]:
+    return reduce(lambda of, retain: example((AGED, {}), retain)(of), EACH, test)
+
+
+@with_each
 @given(tagged_histories(), retains)
 def test_what_stays_is_what_the_rules_say_and_all_that_lakefs_rules_keep(
     tagged: tuple[History, dict[str, str]], retain: Retain
@@ -168,6 +193,7 @@ def test_below_paths_stays_what_an_earlier_mark_knew_for_the_days_of_the_path(
     assert found["logs/**"].keys() == ({"a", "b"} if stays else {"a"})
 
 
+@with_each
 @given(tagged_histories(), retains)
 def test_the_checks_find_the_same_by_the_logs(
     tagged: tuple[History, dict[str, str]], retain: Retain

@@ -16,9 +16,10 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark import relations
 from lakegc_assets.mark.relations import AMBIGUOUS
 from lakegc_assets.mark.uncommitted_snapshot import Staged
+from lakegc_assets.run.clocks import Moment
 from lakegc_assets.run.pins import PINS, Pin, write_pin
 from lakegc_assets.sweep import delta, ledger_state
-from lakegc_assets.sweep.batch_guard import seen_now
+from lakegc_assets.sweep.batch_guard import Fingerprint, Look, judge, seen_now
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
@@ -197,3 +198,34 @@ def test_a_fingerprint_tells_of_tags_where_they_protect(lake: SmallLake) -> None
     assert after[0] == both[0]
     assert after[1].heads == both[1].heads
     assert after[1].rules != both[1].rules
+
+
+SEEN = Fingerprint("heads", "rules")
+MOVED, RULED = SEEN._replace(heads="others"), SEEN._replace(rules="others")
+
+
+def later(seconds: float, stood: float = 0) -> Moment:
+    by_store = datetime(2026, 5, 1, tzinfo=timezone.utc) + timedelta(seconds=seconds)
+    return Moment("boot", seconds - stood, by_store)
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({}, "send"),
+        ({"took": 15.0}, "look again"),
+        ({"seen": MOVED}, "extend"),
+        ({"seen": RULED}, "stale"),
+        ({"seen": RULED._replace(heads="others")}, "stale"),
+        ({"now": later(540)}, "stale"),
+        ({"now": later(500, stood=100)}, "stale"),
+        ({"held": True}, "lost"),
+        ({"lost": "gone"}, "lost"),
+        ({"lost": "gone", "seen": RULED}, "lost"),
+        ({"held": True, "seen": MOVED}, "lost"),
+    ],
+)
+def test_each_guard_of_a_batch_stops_it_alone(change: dict[str, Any], verdict: str) -> None:
+    look = Look(seen=SEEN, heads={}, now=later(539), lost="", held=False, took=14.0)
+    assert judge(look, SEEN, later(0))[0] == "send"
+    assert judge(replace(look, **change), SEEN, later(0))[0] == verdict

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -36,9 +37,8 @@ whys = st.sampled_from(
         "repository 'other' names it by its full address, in a commit",
     ]
 )
-outcomes = st.sampled_from(
-    ["deleted", "already_missing", "spared", "locked", "put_back", "failed", "copied"]
-)
+OUTCOMES = ["deleted", "already_missing", "spared", "locked", "put_back", "failed", "copied"]
+outcomes = st.sampled_from(OUTCOMES)
 texts = st.one_of(st.none(), st.sampled_from(["", "a", "'\"|\n;--", "NULL"]))
 _VALUES: Mapping[str, st.SearchStrategy[Any]] = {
     "address": addresses,
@@ -90,6 +90,14 @@ def test_one_outcome_of_each_object_counts(frames: Frames) -> None:
 
     # Which of two counts that were recorded at the same time, nobody can tell.
     check(frames, test, rows(SWEPT, "at"), st.integers(1, 3))
+    # What is drawn may leave out the two that a rank is about.
+    each = product(enumerate(product(OUTCOMES, OUTCOMES)), (0, 1))
+    ledger = [
+        {"address": f"data/{n}", "size": 1, "outcome": pair[at], "error_code": None}
+        | {"detail": f"{at}", "at": BEGAN + timedelta(seconds=2 * n + at), "version": None}
+        for (n, pair), at in each
+    ]
+    test(ledger, len(ledger))
 
 
 def test_what_is_thought_to_be_gone(frames: Frames) -> None:
