@@ -33,7 +33,12 @@ test: setup ## run all tests that need only Python and Java
 
 .PHONY: test-lowest
 test-lowest: setup ## run the tests with the oldest versions that pyproject.toml allows (needs uv)
-	@tools/lowest.sh $(WORKERS)
+	@# Old versions warn about deprecated features, and their pytest plug-ins fail.
+	@tools/resolved.sh lowest-direct $(in_parallel) -p no:anyio -o filterwarnings=default
+
+.PHONY: test-newest
+test-newest: setup ## run the tests with the newest versions that pyproject.toml allows (needs uv)
+	@tools/resolved.sh highest $(in_parallel)
 
 .PHONY: simulate
 simulate: RUNS ?= 20000
@@ -85,5 +90,5 @@ lock: ## pin the dependencies of pyproject.toml again (needs uv)
 
 .PHONY: clean
 clean: ## remove the files of all other targets, except for .lakegc, which may hold marks
-	@rm -rf .venv .venv-lowest .demo .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache *.egg-info
+	@rm -rf .venv .venv-* .demo .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache *.egg-info
 	@find . -name __pycache__ -prune -exec rm -rf {} +
