@@ -10,15 +10,18 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.attribution.attribution import ASSET
+from lakegc_assets.attribution.attribution import ASSET, attribute
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.mark.ranges import KIND
 from lakegc_assets.run.table_cache import TableCache
 from lakegc_assets_tests.cli.calling import lakegc, say
+from lakegc_assets_tests.defs.running import mark_outside
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.site import Site
 
 REPOSITORY = "gamma"
 _MARK = ("--max-candidate-share", "1", "--set", "skip_new_slices=false")
+_AS_THERE: dict[str, Any] = {"max_candidate_share": 1.0, "skip_new_slices": False}
 
 
 def _upload(site: Site, branch: str, path: str, size: int) -> None:
@@ -57,6 +60,13 @@ def marked(site: Site) -> Site:
 
 def _mark(run: str, *options: str) -> None:
     say(lakegc("mark", REPOSITORY, "--run", run, *_MARK, *options), 0)
+
+
+def _mark_outside(
+    site: Site, spark: Session, run: str, repository: str = REPOSITORY, **settings: object
+) -> None:
+    """Mark and attribute without Dagster, which takes most of a small run."""
+    attribute(mark_outside(site, repository, run, spark, **settings))
 
 
 def _usage(*options: str) -> dict[str, Any]:
@@ -108,7 +118,9 @@ def test_live_bytes_are_told_by_path_age_size_commit_and_committer(marked: Site)
     assert {sum(_rows(one).values()) for one in found.values()} == {live}
 
 
-def test_what_deleting_a_branch_frees_is_what_the_next_mark_finds(marked: Site) -> None:
+def test_what_deleting_a_branch_frees_is_what_the_next_mark_finds(
+    marked: Site, spark: Session
+) -> None:
     before = _usage("--run", "u1")
     model = len("models/m") * 3000
     assert _rows(before, "only_bytes") == {
@@ -128,7 +140,7 @@ def test_what_deleting_a_branch_frees_is_what_the_next_mark_finds(marked: Site) 
     (row,) = csv.DictReader(io.StringIO(shown.stdout))
     assert (row["branch"], int(row["freed_bytes"])) == ("exp-7", model)
     marked.client.delete_branch(REPOSITORY, "exp-7")
-    _mark("u2")
+    _mark_outside(marked, spark, "u2", **_AS_THERE)
     after = _usage("--run", "u2")
     assert _garbage(after) - _garbage(before) == model
 
@@ -161,8 +173,10 @@ def test_what_is_not_there_is_told_and_a_range_that_is_not_cached_is_not_read(ma
 @pytest.mark.parametrize(
     ("mode", "said"), [("committed", "it read only the"), ("uncommitted", "every range")]
 )
-def test_a_mark_that_looked_at_a_part_says_so(marked: Site, mode: str, said: str) -> None:  # noqa: ARG001 - its repository
-    _mark(f"u-{mode}", "--mode", mode)
+def test_a_mark_that_looked_at_a_part_says_so(
+    marked: Site, spark: Session, mode: str, said: str
+) -> None:
+    _mark_outside(marked, spark, f"u-{mode}", mode=mode, **_AS_THERE)
     found = _usage("--run", f"u-{mode}")
     assert found["mode"] == mode
     assert any(said in sentence for sentence in found["covers"])
@@ -179,17 +193,17 @@ def test_a_mark_that_looked_at_a_part_says_so(marked: Site, mode: str, said: str
 
 
 def test_what_a_sweep_deleted_is_a_class_of_its_own_where_it_was_listed_before(
-    marked: Site,
+    marked: Site, spark: Session
 ) -> None:
     marked.client.set_gc_rules(REPOSITORY, 10, {"main": 100})
-    _mark("u6")
+    _mark_outside(marked, spark, "u6", **_AS_THERE)
     assert _usage("--run", "u6")["gone"] == {"objects": 0, "bytes": 0}
     say(lakegc("sweep", REPOSITORY, "--run", "u6", *_MARK[:2]), 0)
     swept = marked.root.attempt(REPOSITORY, "u6").manifest("swept_set").facts["outcomes"]
     assert _usage("--run", "u6")["gone"] == swept["deleted"]
     since = "since then: mark u6 was swept on "
     say(lakegc("usage", REPOSITORY, "--run", "u6"), 0, "garbage: ", since)
-    _mark("u7")
+    _mark_outside(marked, spark, "u7", **_AS_THERE)
     found = _usage("--run", "u7")
     totals = {row["class"]: row["objects"] for row in found["classes"]}
     assert totals["swept since"] == swept["deleted"]["objects"] > 0
@@ -197,10 +211,12 @@ def test_what_a_sweep_deleted_is_a_class_of_its_own_where_it_was_listed_before(
     assert found["problems"] == []
 
 
-def test_a_repository_without_commits_and_rules_has_nothing_to_attribute(marked: Site) -> None:
+def test_a_repository_without_commits_and_rules_has_nothing_to_attribute(
+    marked: Site, spark: Session
+) -> None:
     marked.calendar.days_ago = 0
     marked.client.create_repository("empty", "local://empty")
-    say(lakegc("mark", "empty", "--run", "e1"), 0)
+    _mark_outside(marked, spark, "e1", "empty")
     result = lakegc("usage", "empty")
     say(result, 0, "listed", "every range below _lakefs/")
     assert "do not add up" not in result.output
@@ -217,7 +233,7 @@ def test_a_repository_without_commits_and_rules_has_nothing_to_attribute(marked:
     ],
 )
 def test_a_commit_of_a_date_that_no_calendar_has_is_told_all_the_same(
-    marked: Site, repository: str, date: int, made: str
+    marked: Site, spark: Session, repository: str, date: int, made: str
 ) -> None:
     """Clients tell the date of a commit, in milliseconds for one."""
     client = marked.client
@@ -227,6 +243,6 @@ def test_a_commit_of_a_date_that_no_calendar_has_is_told_all_the_same(
     client.upload_object(repository, "main", "a", b"a")
     client.commit_branch(repository, "main", "of another time", date=date)
     marked.calendar.days_ago = 0
-    say(lakegc("mark", repository, "--run", "m"), 0)
+    _mark_outside(marked, spark, "m", repository)
     (row,) = json.loads(lakegc("usage", repository, "--by", "commit", "--json").stdout)["rows"]
     assert (row["objects"], row["made"]) == (1, made)

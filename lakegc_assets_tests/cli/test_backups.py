@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 
 from lakegc_assets_tests.cli.calling import lakegc, say
+from lakegc_assets_tests.defs.running import mark_outside
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.site import Completed, Site
 
 
 @pytest.fixture(scope="module")
-def reported(site: Site) -> Completed:
+def reported(site: Site, spark: Session) -> Completed:
     """A repository that is marked."""
     reported = site.tell("archived")
-    assert lakegc("mark", "archived", "--run", "m1").exit_code == 0
+    mark_outside(site, "archived", "m1", spark)
     return reported
 
 

@@ -17,16 +17,18 @@ from lakegc_assets.defs.names import add_partition
 from lakegc_assets.defs.policy import ForecastSection
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets_tests.cli.calling import lakegc, say
+from lakegc_assets_tests.defs.running import mark_outside
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.site import Completed, Site
 
 
 @pytest.fixture(scope="module")
-def reported(site: Site) -> Completed:
+def reported(site: Site, spark: Session) -> Completed:
     """A default of 20 days; one object was overwritten 60 days ago, and one never committed."""
     reported = site.tell("thrifty")
     refused = lakegc("forecast", "thrifty")
     say(refused, 3, "refused: there is no mark of repository 'thrifty'", "`lakegc mark thrifty`")
-    say(lakegc("mark", "thrifty", "--run", "m1"), 0)
+    mark_outside(site, "thrifty", "m1", spark)
     return reported
 
 

@@ -13,7 +13,9 @@ from click.testing import Result
 from lakegc_assets.defs.metadata import of_report
 from lakegc_assets.estate.metrics import repository_metrics
 from lakegc_assets_tests.cli.calling import lakegc, say
+from lakegc_assets_tests.defs.running import mark_outside
 from lakegc_assets_tests.mark import foreign
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.site import Completed, Site
 
 NOWHERE = "data/no where\n|é"
@@ -42,8 +44,8 @@ def reported(site: Site) -> Completed:
 
 
 @pytest.fixture(scope="module")
-def adopted(reported: Completed) -> Result:  # noqa: ARG001 - what it adopts from
-    assert lakegc("mark", "alpha", "--run", "ours").exit_code == 0
+def adopted(site: Site, spark: Session, reported: Completed) -> Result:  # noqa: ARG001 - what it adopts from
+    mark_outside(site, "alpha", "ours", spark)
     return lakegc("adopt", "alpha", "--mark", "theirs", "--run", "adopted")
 
 

@@ -15,6 +15,8 @@ from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets_tests.cli.calling import lakegc, say
+from lakegc_assets_tests.defs.running import mark_outside
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.site import Completed, Site
 
 
@@ -24,9 +26,9 @@ def reported(site: Site) -> Completed:
 
 
 @pytest.fixture(scope="module")
-def alarm(site: Site, reported: Completed) -> Result:
+def alarm(site: Site, spark: Session, reported: Completed) -> Result:
     """What a sweep said, of which one object came back to life when it was deleted for good."""
-    say(lakegc("mark", "held", "--run", "m1"), 0)
+    mark_outside(site, "held", "m1", spark)
     first = next(c.id for c in site.client.log("held", "main") if c.message == "first")
     delete_many = LocalStore.delete_many
 

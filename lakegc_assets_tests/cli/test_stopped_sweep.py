@@ -14,16 +14,18 @@ from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets_tests.cli.calling import lakegc, say
+from lakegc_assets_tests.defs.running import mark_outside
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.site import Completed, Site
 
 _COMMAND = "lakegc sweep stopped --run m1 --set sweep_batch=1"
 
 
 @pytest.fixture(scope="module")
-def reported(site: Site) -> Completed:
+def reported(site: Site, spark: Session) -> Completed:
     """A repository whose sweep deleted the first of two objects, and was denied the second."""
     found = site.tell("stopped")
-    say(lakegc("mark", "stopped", "--run", "m1"), 0)
+    mark_outside(site, "stopped", "m1", spark)
     denied = max(found.expired, found.unreferenced)
     delete_many = LocalStore.delete_many
 

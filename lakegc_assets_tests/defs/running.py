@@ -52,10 +52,15 @@ def own_instance() -> Iterator[dg.DagsterInstance]:
         yield found
 
 
-def mark_outside(site: Site, repository: str, run: str, spark: Session) -> None:
+def mark_outside(
+    site: Site, repository: str, run: str, spark: Session, **settings: object
+) -> RunContext:
     """Make a mark that Dagster has not made: for tests of what follows, and faster."""
+    made = Settings().changed(**settings)
+    ctx = RunContext(repository, run, made, LakeFSConfig(), site.root, spark)
     for stage in STAGES:
-        stage(RunContext(repository, run, Settings(), LakeFSConfig(), site.root, spark))
+        stage(ctx)
+    return ctx
 
 
 def run(
