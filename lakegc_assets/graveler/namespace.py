@@ -227,7 +227,7 @@ class StorageNamespace:
     def is_same_kind(self, url: str) -> bool:
         """True if another namespace is in a store of the same kind, or if its URL is unusual."""
         try:
-            return {StorageNamespace.parse(url).scheme, self.scheme} <= _kind(self.scheme)
+            return StorageNamespace.parse(url).scheme in _kind(self.scheme)
         except ConfigurationError:
             schemes = {"azure": ("http", "https", "abfs", "wasb")}.get(self.scheme, ("s3",))
             return self.scheme not in {"s3", "azure"} or url.lower().startswith(schemes)

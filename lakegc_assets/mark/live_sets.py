@@ -51,7 +51,10 @@ class LiveSets:
     references: Sequence[Part] = ()
 
     def came_back(self, frames: Session, objects: Dataset, folder: str) -> Dataset:
-        """Find the objects (``LISTING``) that are alive (``CAME_BACK``), in files of a folder."""
+        """Find the objects that are alive (``CAME_BACK``), and write them to files of a folder.
+
+        ``objects``: at least address, hash and size.
+        """
         live = self._frames(frames) if objects.rows else ()
         if not any(live):
             return Dataset(self.url, [], CAME_BACK)
@@ -60,9 +63,12 @@ class LiveSets:
         return Dataset(self.url, parts, CAME_BACK)
 
     def require_dead(self, frames: Session, objects: Dataset, but: Dataset | None = None) -> None:
-        """Verify that none of the objects (``LISTING``) is alive, by another kind of join.
+        """Verify that none of the objects is alive, by another kind of join.
 
-        ``but``: addresses of objects that need not be dead.
+        Args:
+            frames: the session of an engine.
+            objects: at least address and hash.
+            but: addresses of objects that need not be dead.
 
         Raises:
             IntegrityError: the engine has lost rows.

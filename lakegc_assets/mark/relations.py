@@ -157,13 +157,13 @@ def judged(
     Returns:
         The rows of ``unreferenced``, duplicates included, with the column ``why`` added.
     """
+    columns = unreferenced.columns
     is_doubled = F.lit(False)
     if twice is not None:
         doubled = twice.select("hash", F.lit(True).alias("doubled"))
         unreferenced = unreferenced.join(doubled, "hash", "left")
         is_doubled = F.col("doubled")
     doubtful = unresolved.select("last_part", F.lit(True).alias("ambiguous")).distinct()
-    columns = [name for name in unreferenced.columns if name != "doubled"]
     named = unreferenced.withColumn("last_part", F.element_at(F.split("address", "/"), -1))
     # Before the joins: after them SQLFrame may take the address column of the pins instead.
     recent = F.col("last_modified") >= F.lit(uploading_since)

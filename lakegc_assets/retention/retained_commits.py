@@ -148,9 +148,9 @@ def kept_commits(
             if rule := _of_metadata(retain, commit.metadata):
                 found[commit.id] = Reason(None, "metadata", rule=rule)
     for pattern, kept in retain.branches.items():
-        for branch in sorted(heads) if kept.last_commits else ():
+        number = kept.last_commits or 0
+        for branch in sorted(heads) if number else ():
             if fnmatchcase(branch, pattern):
-                number = kept.last_commits or 0
                 rule = _of_branches(pattern, f"last_commits: {number}")
                 for commit_id in _last(commits, heads[branch], number):
                     found[commit_id] = Reason(branch, "last commits", rule=rule)

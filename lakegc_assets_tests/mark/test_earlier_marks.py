@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -301,6 +302,21 @@ def test_what_a_restored_repository_has_still_counts(lake: SmallLake, spark: Ses
     assert not past.is_candidate("second")
 
 
+@contextmanager
+def without_commit(past: Past, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For a while, lakeFS does not find the commit of the past by its id."""
+    real = LakeFSClient.call
+
+    def call(client: LakeFSClient, method: str, *path: str, **more: Any) -> Any:
+        if past.commit in path:
+            raise NotFoundError("commit not found")
+        return real(client, method, *path, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeFSClient, "call", call)
+        yield
+
+
 def test_what_a_restored_repository_has_and_cannot_be_read_stops_a_mark(
     lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,17 +328,9 @@ def test_what_a_restored_repository_has_and_cannot_be_read_stops_a_mark(
     past.reset()
     metadata = {"cherry-pick-origin": past.commit, "cherry-pick-committer": "lab"}
     lake.client.commit_branch(REPOSITORY, "main", "picked", metadata=metadata, allow_empty=True)
-    real = LakeFSClient.call
-
-    def call(client: LakeFSClient, method: str, *path: str, **more: Any) -> Any:
-        if past.commit in path:
-            raise NotFoundError("commit not found")
-        return real(client, method, *path, **more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LakeFSClient, "call", call)
-        with pytest.raises(IntegrityError, match="may not find a commit that was cherry-picked"):
-            past.mark("second")
+    refused = pytest.raises(IntegrityError, match="may not find a commit that was cherry-picked")
+    with without_commit(past, monkeypatch), refused:
+        past.mark("second")
     assert not past.is_candidate("third")
     assert not past.is_candidate("fourth")
 
@@ -336,15 +344,7 @@ def test_what_only_another_repository_of_the_name_has_read_still_counts(
     past.mark("first", find_active_commits)
     amend(past, "first", repository_made=1)
     past.reset()
-    real = LakeFSClient.call
-
-    def call(client: LakeFSClient, method: str, *path: str, **more: Any) -> Any:
-        if path[-1] == past.commit:
-            raise NotFoundError("commit not found")
-        return real(client, method, *path, **more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LakeFSClient, "call", call)
+    with without_commit(past, monkeypatch):
         past.mark("second", find_active_commits)
     amend(past, "second", repository_made=2)
     for run in ("third", "fourth"):
