@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from unittest.mock import MagicMock
 
 import pyarrow as pa
@@ -17,8 +18,10 @@ from lakegc_assets.graveler.decode import etag_hash
 from lakegc_assets.mark.relations import AMBIGUOUS
 from lakegc_assets.retention.active_commits import active_commits
 from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.retain_rules import Retain
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.hashing import address_hashes
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import delta_extension
 from lakegc_assets.sweep.delta_extension import (
     ALIKE,
@@ -28,8 +31,11 @@ from lakegc_assets.sweep.delta_extension import (
     KnownCommits,
     TooMuchError,
     extended,
+    more_paths,
     moved_aside,
+    read_known,
     with_commits,
+    write_known,
 )
 
 NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
@@ -166,6 +172,39 @@ def test_two_extensions_are_as_one() -> None:
     second = extended(with_commits(first, {"f": read["f"]}), {"main": "f", "rescue": "a"}, {})
     assert second == replace(once, active=second.active)
     assert second.active == once.active
+
+
+PATHS = Retain(paths={"r/**": 55})
+
+
+def test_a_branch_adds_what_paths_keep_to_what_they_kept() -> None:
+    """What is below a path stays, though the branch that it was on is gone, or set elsewhere."""
+    before = known({"main": "d", "work": "w"}, *LINE, commit("w", 30, "b"))
+    before = replace(before, retain=PATHS, paths={"r/**": {"b", "c", "lost"}})
+    same = extended(before, before.heads, {})
+    assert same.paths == before.paths
+    assert more_paths(before, same) == []
+    # On main, the first commit was replaced 60 days ago, and on the new branch 30 days ago.
+    more = with_commits(before, {"x": commit("x", 30, "a")})
+    found = extended(more, {"main": "d", "again": "x"}, {})
+    assert found.paths == {"r/**": {"a", "b", "c", "lost"}}
+    assert more_paths(before, found) == ["r/**"]
+    # What is alive as a whole needs no path.
+    listed = extended(before, before.heads, {"b": "metarange of b"})
+    assert listed.paths == {"r/**": {"c", "lost"}}
+    assert more_paths(before, listed) == []
+    assert more_paths(replace(before, paths={}), before) == ["r/**"]
+
+
+def test_what_a_task_reads_is_what_the_delta_mark_knew(tmp_path: Path) -> None:
+    """An expired commit that counted as active there would add nothing when a branch has it."""
+    switched = Commit("m", ("x", "d"), 7, "", version=0)
+    before = known({"main": "d", "old": "m"}, *LINE, commit("x", 3, "a"), switched)
+    assert before.active < before.commits.keys()
+    before = replace(before, retain=PATHS, paths={"r/**": {"b", "c"}})
+    store = open_store(str(tmp_path))
+    files = write_known(store, "known/", before, {"one", "other"})
+    assert read_known(store, files) == (before, {"one", "other"})
 
 
 def extending(

@@ -13,9 +13,16 @@ from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import FREED, DeleteOutcome
 from lakegc_assets.sweep import rate_limit
 from lakegc_assets.sweep.batch_guard import CHECK_LIFETIME
-from lakegc_assets.sweep.delete_answers import sort_answers
+from lakegc_assets.sweep.delete_answers import (
+    TRIES,
+    SortedAnswers,
+    hopeless,
+    is_refused_with_others,
+    sort_answers,
+)
+from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.rate_limit import Limits, RateLimiter, round_folder, settle
-from lakegc_assets.sweep.store_comparison import Marked
+from lakegc_assets.sweep.store_comparison import REWRITTEN, Marked
 from lakegc_assets_tests.clocks import StubClocks
 
 _MARKED = Marked("data/a", 7, datetime(2026, 1, 1, tzinfo=timezone.utc), "etag")
@@ -122,3 +129,85 @@ def test_what_the_store_may_yet_carry_out(code: str, *, unanswered: bool) -> Non
 def test_what_was_done_is_answered() -> None:
     deleted = DeleteOutcome("data/a", "deleted")
     assert not sort_answers([_MARKED], [deleted], _freed).unanswered
+
+
+@pytest.mark.parametrize(
+    ("code", "tries", "again", "slow"),
+    [
+        ("SlowDown", 0, True, True),
+        ("SlowDown", TRIES - 2, True, True),
+        # The failure of the last try is recorded.
+        ("SlowDown", TRIES - 1, False, True),
+        ("Timeout", 0, True, True),
+        ("504", 0, True, True),
+        ("NoAnswer", 0, True, False),
+        ("ConditionalRequestConflict", 0, True, False),
+        ("Expired", 0, True, False),
+        ("NotSent", 0, True, False),
+    ],
+)
+def test_what_is_sent_again(code: str, tries: int, *, again: bool, slow: bool) -> None:
+    marked = _MARKED._replace(tries=tries)
+    answer = DeleteOutcome("data/a", "failed", code, "told")
+    found = sort_answers([marked], [answer], _freed)
+    assert found.again == ([marked._replace(tries=tries + 1)] if again else [])
+    assert [o.outcome for o in found.outcomes] == ([] if again else ["failed"])
+    assert (found.failed, found.slow) == ([answer], slow)
+
+
+def test_what_is_final_is_recorded_and_what_was_not_answered_is_sent_again() -> None:
+    """Each outcome with its reason; a key without an answer was not tried."""
+    answers = [
+        DeleteOutcome("data/gone", "deleted", version="v"),
+        DeleteOutcome("data/other", "spared", None, "another etag"),
+        DeleteOutcome("data/denied", "failed", "AccessDenied", "no"),
+        DeleteOutcome("data/locked", "locked", "ObjectLocked", "a hold"),
+    ]
+    batch = [_MARKED._replace(address=one.key) for one in answers]
+    unanswered = _MARKED._replace(address="data/unanswered")
+    found = sort_answers([*batch, unanswered], answers, _freed)
+    assert found == SortedAnswers(
+        [
+            Outcome("data/gone", 7, "deleted", None, FREED, "v"),
+            Outcome("data/other", 7, "spared", None, f"{REWRITTEN}: another etag"),
+            Outcome("data/denied", 7, "failed", "AccessDenied", "no"),
+            Outcome("data/locked", 7, "locked", "ObjectLocked", "a hold"),
+        ],
+        again=[unanswered],
+        failed=[],
+        slow=False,
+    )
+
+
+def test_the_rate_follows_those_failures_that_ask_for_less() -> None:
+    """Failures beside them say nothing about the store's rate."""
+    answers = [
+        DeleteOutcome("data/a", "failed", "NoAnswer", "told"),
+        DeleteOutcome("data/b", "failed", "SlowDown", "told"),
+    ]
+    batch = [_MARKED._replace(address=one.key) for one in answers]
+    found = sort_answers(batch, answers, _freed)
+    assert (found.failed, found.slow) == (answers[1:], True)
+
+
+def test_failures_that_every_batch_would_meet_end_all_tasks() -> None:
+    def failed(code: str) -> Outcome:
+        return Outcome("data/x", 1, "failed", code, "told")
+
+    deleted = Outcome("data/a", 1, "deleted")
+    for code in ("AccessDenied", "NoSuchBucket", "SlowDown", "NoAnswer"):
+        assert hopeless([deleted, failed(code)]) == failed(code)
+    # One object of many may be special; when all are, so is the next batch.
+    assert hopeless([deleted, failed("InvalidArgument")]) is None
+    assert hopeless([failed("InvalidArgument")]) is None
+    assert hopeless([failed("InvalidArgument")] * 2) == failed("InvalidArgument")
+    assert hopeless([]) is None
+
+
+def test_a_key_that_is_refused_with_others_is_one_whose_request_met_a_lock() -> None:
+    def failed(code: str) -> DeleteOutcome:
+        return DeleteOutcome("data/a", "failed", code, "told")
+
+    assert is_refused_with_others(failed("ObjectLocked"))
+    assert not is_refused_with_others(failed("AccessDenied"))
+    assert not is_refused_with_others(DeleteOutcome("data/a", "locked", "ObjectLocked", "a hold"))

@@ -97,6 +97,16 @@ def test_a_ledger_read_by_others_first_is_left_out_all_the_same(
     assert left(recorded, "1") == NAMES[2:]
 
 
+def test_a_ledger_of_more_files_than_are_read_at_a_time(
+    attempt: AttemptArtifacts, recorded: LedgerState
+) -> None:
+    for number in range(501):
+        record(attempt, f"own-{number:04d}", "failed", NAMES[:1])
+    record(attempt, "own-9999", "deleted", NAMES[:2])
+    assert left(recorded, "1") == NAMES[2:]
+    assert recorded.outcomes.rows == 503
+
+
 @pytest.mark.parametrize(
     ("names", "words"),
     [
