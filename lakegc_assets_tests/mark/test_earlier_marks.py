@@ -22,7 +22,7 @@ from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark import commits
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
-from lakegc_assets.mark.earlier_marks import latest_marks, unread_marks
+from lakegc_assets.mark.earlier_marks import MADE, READ, latest_marks, unread_marks
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.recovery.copies import OBJECTS
 from lakegc_assets.run.context import RunContext
@@ -32,6 +32,8 @@ from lakegc_assets_tests.files import age
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
 from lakegc_assets_tests.recovery.prunes import needed
 from lakegc_assets_tests.sessions import Session
+
+TEN = datetime(2026, 1, 1, 10, tzinfo=timezone.utc)
 
 
 @pytest.fixture
@@ -471,18 +473,56 @@ def test_for_a_prune_what_its_own_mark_knew_counts_too(lake: SmallLake, spark: S
     assert needed(ctx, objects) == {past.address: "an active commit holds it"}
 
 
+def recorded(run: str, began: int, ended: int, **facts: object) -> Earlier:
+    """A mark that began and ended so many minutes after ``TEN``."""
+    started, finished = (TEN + timedelta(minutes=number) for number in (began, ended))
+    manifest = SimpleNamespace(
+        run=run, attempt="one", facts=facts, started=started, finished=finished
+    )
+    return cast("Earlier", SimpleNamespace(manifest=manifest))
+
+
 def test_of_marks_of_versions_before_no_clock_tells_within_minutes_which_came_first() -> None:
     """They do not say what they have read: one may have ended while another one had begun."""
-
-    def old(run: str, began: int, ended: int) -> Earlier:
-        at = datetime(2026, 1, 1, 10, tzinfo=timezone.utc)
-        started, finished = (at + timedelta(minutes=number) for number in (began, ended))
-        manifest = SimpleNamespace(
-            run=run, attempt="one", facts={}, started=started, finished=finished
-        )
-        return cast("Earlier", SimpleNamespace(manifest=manifest))
-
-    last = old("last", 5, 20)
-    marks = [old("long before", -30, -20), old("just before", 0, 3), last]
+    last = recorded("last", 5, 20)
+    marks = [recorded("long before", -30, -20), recorded("just before", 0, 3), last]
     found = unread_marks(marks, last.manifest.finished)
     assert [mark.manifest.run for mark in found] == ["last", "just before"]
+
+
+def test_marks_of_versions_before_have_read_what_ended_before_the_last_of_them_began() -> None:
+    marks = [recorded("old", -90, -80), recorded("one", -70, -20), recorded("last", -50, 0)]
+    found = unread_marks(marks, TEN)
+    assert [mark.manifest.run for mark in found] == ["last", "one"]
+
+
+@pytest.mark.parametrize(
+    ("b", "c", "made", "unread"),
+    [
+        ({"read": "a"}, {"read": "b"}, 1, "c"),
+        # They overlapped.
+        ({"read": "a"}, {"read": "a"}, 1, "cb"),
+        # Made while the clocks were ahead: dates that it took for over still count.
+        ({"read": "a"}, {"read": "b", "began": 16}, 1, "cb"),
+        ({"read": "a"}, {"read": "b", "began": 10}, 1, "c"),
+        # Of another repository in this place, which lacked commits that this one has.
+        ({"read": "a"}, {"read": "b", "made": 2}, 1, "cb"),
+        ({"read": "a", "made": 2}, {"read": "b", "made": 1}, 1, "ca"),
+        ({"read": "a", "made": 1}, {"read": "", "made": 2}, None, "cba"),
+        ({"read": "a", "made": 1}, {"read": "b"}, None, "c"),
+        # Its files are gone, so it hands nothing on.
+        ({"read": "a"}, {"read": "b", "whole": False}, 1, "b"),
+    ],
+)
+def test_what_a_mark_has_read_need_not_be_read_again_unless_it_dropped_dates(
+    b: dict[str, Any], c: dict[str, Any], made: int | None, unread: str
+) -> None:
+    def mark(run: str, minute: int, given: dict[str, Any]) -> Earlier:
+        made_then = {MADE: given["made"]} if "made" in given else {}
+        read = [f"{name}/one" for name in given["read"]]
+        return recorded(run, given.get("began", minute), minute + 5, **{READ: read}, **made_then)
+
+    whole = {"a": True, "b": True, "c": c.get("whole", True)}
+    marks = [mark("a", -60, {"read": ""}), mark("b", -40, b), mark("c", -20, c)]
+    found = unread_marks(marks, TEN, lambda one: whole[one.manifest.run], made=made)
+    assert "".join(one.manifest.run for one in found) == unread
