@@ -22,9 +22,12 @@ from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark import commits
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
-from lakegc_assets.mark.earlier_marks import MADE, READ, latest_marks, unread_marks
+from lakegc_assets.mark.earlier_marks import MADE, READ, Memory, latest_marks, unread_marks
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.recovery.copies import OBJECTS
+from lakegc_assets.retention.active_commits import active_commits
+from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import Earlier
 from lakegc_assets.storage.local import LocalStore
@@ -160,6 +163,28 @@ def test_of_paths_the_date_stays_known_too(lake: SmallLake, spark: Session) -> N
         for event in events:
             event(past)
         assert not past.is_candidate(f"mark-{number}")
+
+
+def test_of_a_head_the_dates_by_other_branches_are_handed_on_too() -> None:
+    """They count once the branch that has it now is gone, and the others are set elsewhere."""
+
+    def commit(name: str, days_ago: int, *parents: str) -> Commit:
+        at = TEN - timedelta(days=days_ago)
+        return Commit(name, parents, int(at.timestamp()), f"of {name}")
+
+    line = (commit("a", 40), commit("b", 10, "a"), commit("c", 1, "b"))
+    commits = {one.id: one for one in line}
+    before, now = ({"main": "c", "tmp": "a", "moved": head} for head in ("b", "c"))
+    read_at, rules = TEN - timedelta(hours=1), Rules(5, {"main": 30})
+    memory = Memory([], [before, now], read_at, rules, rules, TEN)
+    active = active_commits(commits, now, rules, TEN).active
+    kinds = {one: reason.kind for one, reason in active.items()}
+    assert kinds == {"a": "head", "b": "replaced inside", "c": "head"}
+    rows = memory.table(commits, [active]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("a", "of a", "main", "replaced inside", TEN - timedelta(days=10)),
+        ("b", "of b", "moved", "previous mark", read_at),
+    ]
 
 
 def test_marks_of_earlier_versions_are_read(lake: SmallLake, spark: Session) -> None:
@@ -421,11 +446,14 @@ def test_a_mark_that_cannot_be_read_is_passed_over_with_a_warning(
     attempt.store().put("active_commits/manifest.json", b"{}")
     attempt = lake.root.attempt(REPOSITORY, "second")
     attempt.store().delete_many([attempt.recorded("active_commits").parts["data"][0].key])
+    # A folder in which no mark was begun is none of a mark.
+    lake.root.open(REPOSITORY, "notes").put("notes.txt", b"of a person")
     with caplog.at_level("WARNING"):
         past.mark("third", find_active_commits)
     assert "passed over, with what only that mark knew" in caplog.text
     assert "first" in caplog.text
     assert f"files of {attempt.url}/active_commits are missing" in caplog.text
+    assert "notes" not in caplog.text
 
 
 def test_a_mark_that_cannot_be_read_stops_one_that_keeps_commits_by_their_metadata(

@@ -31,7 +31,9 @@ from lakegc_assets.mark.installation import MARKER
 from lakegc_assets.recovery import backup_pruning, relations
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record, all_backups
-from lakegc_assets.recovery.copies import only_copies, scratch_space
+from lakegc_assets.recovery.copies import OBJECTS, only_copies, scratch_space
+from lakegc_assets.recovery.liveness import needed_now
+from lakegc_assets.recovery.old_trash import prune_trash
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.context import RunContext
@@ -249,6 +251,18 @@ def test_a_repository_that_is_unknown_or_made_anew_elsewhere(swept: Place) -> No
     swept.lake.client.create_repository(REPOSITORY, "local://elsewhere")
     assert "local://elsewhere now, and the backup is of local://repo" in prune(swept)[NAME]
     assert left(swept) > 0
+
+
+@anywhere_the_same
+def test_what_is_needed_is_not_looked_for_at_another_place(swept: Place) -> None:
+    """The repository may be made anew between two requests: nothing of it needs these objects."""
+    ctx = swept.context(RUN).connect()
+    with scratch_space(ctx) as space:
+        objects = space.dataset((), OBJECTS)
+        with pytest.raises(RefusedError, match=r"at local://repo and not at local://elsewhere"):
+            needed_now(space, "local://elsewhere", objects)
+    with pytest.raises(RefusedError, match=r"the trash of local://elsewhere stays"):
+        prune_trash(ctx, "local://elsewhere", lambda: None)
 
 
 @anywhere_the_same
