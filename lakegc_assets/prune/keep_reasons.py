@@ -228,6 +228,15 @@ class _Reasons:
         """A backup of the run was begun at another place than backup_url, and is there."""
         keys = [key for key in self.run.sizes if key.startswith(PLACES)]
         store = self.attempt.store()
+        swept = self.run.manifests.get(SWEPT)
+        unused = swept is not None and swept.facts["backup"] is None
+        if unused and not keys and self.run.has_files_in(f"{BACKUP}/"):
+            # Earlier versions did not record the place.
+            return (
+                "a backup of it was begun by an earlier version, which did not record where, and "
+                f"there is none below {place}. If there is none elsewhere, or nobody needs it, "
+                f"remove {self.attempt.url}/{BACKUP} by hand"
+            )
         urls = {BackupPlace.from_bytes(store.get(k), f"{self.attempt.url}/{k}").url for k in keys}
         for url in sorted(urls - {place}):
             try:

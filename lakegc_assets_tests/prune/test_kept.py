@@ -237,6 +237,19 @@ def test_a_run_goes_whose_backup_has_gone(estate: Estate) -> None:
     again(estate)
     write_old(estate, "backup/portions/0/part-1.parquet", b"")
     assert estate.kept()[OLD].startswith("a backup of it was begun, and backup_url is not set")
+    write_old(estate, f"{PLACES}0.json", BackupPlace(url).to_bytes())
+    assert estate.kept(backup_url=url)[OLD] == ""
+
+
+def test_a_run_stays_whose_backup_an_earlier_version_made_nobody_knows_where(
+    estate: Estate,
+) -> None:
+    url = f"file://{estate.folder}/backups"
+    (estate.folder / "backups").mkdir()
+    write_old(estate, "backup/20260101T000000-ab/journal/part-1.parquet", b"")
+    assert estate.kept(backup_url=url)[OLD].startswith("a backup of it was begun by an earlier")
+    # Its sweep used the backup, so it says where that was.
+    again(estate, backup=f"{url}/{REPOSITORY}/{OLD}")
     assert estate.kept(backup_url=url)[OLD] == ""
 
 
