@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.run.artifacts import PROTECTION_VERSION, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import PROTECTION_VERSION, AttemptArtifacts, Manifest, way_out
 from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
@@ -285,7 +285,11 @@ def _of_published(found: RunManifests, guards: Guards, how_far: str, now_at: str
         )
     if found.is_of_another_version:
         command = ""
-        then = "Another version of lakegc made it, and this version does not sweep it: mark again"
+        later = found.report is not None and found.report.protection > PROTECTION_VERSION
+        then = (
+            f"{'A later' if later else 'An earlier'} version of lakegc made it, and this version "
+            f"does not sweep it: {way_out(later=later)}"
+        )
     if found.begun:
         because = f"{_stopped(run, tried)}. {how_far}. {then}"
         return {"state": STOPPED, "because": because, "command": command}

@@ -157,11 +157,12 @@ class Manifest(JsonRecord, damaged="mark again under a new id"):
 
     @classmethod
     def _require_version(cls, values: Mapping[str, Any], where: str) -> None:
-        if values["schema_version"] != SCHEMA_VERSION:
+        if (found := values["schema_version"]) != SCHEMA_VERSION:
+            later = isinstance(found, int) and found > SCHEMA_VERSION
             raise IntegrityError(
-                f"{where} has schema version {values['schema_version']}, this is version "
-                f"{SCHEMA_VERSION}: mark again under a new id. Objects that a sweep of it "
-                "deleted can be restored with the version of lakegc that made it",
+                f"{where} has schema version {found}, this is version {SCHEMA_VERSION}: "
+                f"{way_out(later=later)}. Objects that a sweep of it deleted can be "
+                "restored with the version of lakegc that made it",
             )
 
     @classmethod
@@ -192,12 +193,23 @@ def require_protection(*manifests: Manifest) -> None:
     """
     for manifest in manifests:
         if manifest.protection != PROTECTION_VERSION:
-            other = "an earlier" if manifest.protection < PROTECTION_VERSION else "a later"
+            later = manifest.protection > PROTECTION_VERSION
             raise RefusedError(
                 f"{manifest.asset} of mark {manifest.run!r} of {manifest.repository!r} was made by "
-                f"{other} version of lakegc, which has other rules for live objects: mark again "
-                "under a new id. Objects that a sweep of it deleted can still be restored"
+                f"{'a later' if later else 'an earlier'} version of lakegc, which has other rules "
+                f"for live objects: {way_out(later=later)}. Objects that a sweep of it deleted can "
+                "still be restored"
             )
+
+
+def way_out(*, later: bool) -> str:
+    """Return what to do about a mark of a later version, or of an earlier one."""
+    if not later:
+        return "mark again under a new id"
+    return (
+        "update lakegc here, and run this again (a mark by this version, under a new id, would not "
+        "know the later rules)"
+    )
 
 
 def require_begun(listing: Manifest, now: datetime, skew: timedelta) -> None:

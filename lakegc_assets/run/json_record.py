@@ -93,4 +93,7 @@ def _text_of(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors(include_url=False, include_input=False)[0]
+    if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
+        name = ".".join(map(str, first["loc"]))
+        return f"{name} is unknown here: if a later version of lakegc wrote it, update lakegc"
     return ": ".join([*map(str, first["loc"]), first["msg"].removeprefix("Value error, ")])

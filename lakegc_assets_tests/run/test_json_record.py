@@ -70,6 +70,12 @@ def test_no_other_value_is_read(values: Mapping[str, Any]) -> None:
         Thing.from_bytes(changed(**values), "here")
 
 
+@pytest.mark.parametrize("values", [{"more": 1}, {"within": {"count": 3, "more": 1}}])
+def test_a_field_of_a_later_version_is_said_to_be_one(values: Mapping[str, Any]) -> None:
+    with pytest.raises(IntegrityError, match=r"more is unknown here: .*, update lakegc\)"):
+        Thing.from_bytes(changed(**values), "here")
+
+
 @pytest.mark.parametrize("name", ["name", "ended", "share"])
 def test_a_record_that_lacks_a_field_is_damaged(name: str) -> None:
     values = json.loads(THING.to_bytes())

@@ -53,7 +53,10 @@ def approve_it(ctx: RunContext) -> object:
     return approve(ctx, "somebody", timedelta(days=1))
 
 
-@pytest.mark.parametrize(("by", "other"), [(-1, "an earlier"), (1, "a later")])
+@pytest.mark.parametrize(
+    ("by", "other"),
+    [(-1, "an earlier version .*: mark again"), (1, "a later version .*: update lakegc here")],
+)
 def test_a_mark_of_another_version_is_neither_approved_nor_backed_up_nor_swept(
     lake: SmallLake, spark: Session, by: int, other: str
 ) -> None:
@@ -63,7 +66,7 @@ def test_a_mark_of_another_version_is_neither_approved_nor_backed_up_nor_swept(
     assert candidates(ctx)
     before = lake.keys()
     for action in (approve_it, make_backup, sweep):
-        with pytest.raises(RefusedError, match=f"was made by {other} version .* mark again"):
+        with pytest.raises(RefusedError, match=f"was made by {other}"):
             action(ctx)
     assert lake.keys() == before
 
