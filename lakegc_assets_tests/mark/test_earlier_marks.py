@@ -22,7 +22,14 @@ from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark import commits
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
-from lakegc_assets.mark.earlier_marks import MADE, READ, Memory, latest_marks, unread_marks
+from lakegc_assets.mark.earlier_marks import (
+    MADE,
+    READ,
+    REMEMBERED,
+    Memory,
+    latest_marks,
+    unread_marks,
+)
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.recovery.copies import OBJECTS
 from lakegc_assets.retention.active_commits import active_commits
@@ -163,6 +170,16 @@ def test_of_paths_the_date_stays_known_too(lake: SmallLake, spark: Session) -> N
         for event in events:
             event(past)
         assert not past.is_candidate(f"mark-{number}")
+
+
+def test_of_several_paths_the_longest_days_are_remembered(lake: SmallLake, spark: Session) -> None:
+    """They count once the tag is gone and main is set elsewhere; 40 days ago it was HEAD."""
+    days = {"held/**": 50, "keep/**": 1}
+    past = Past(lake, spark, protect_tags=True, retain={"paths": days})
+    lake.rules(0, main=0)
+    lake.client.create_tag(REPOSITORY, "v1", past.before)
+    attempt = past.mark("first", find_active_commits).root.attempt(REPOSITORY, "first")
+    assert past.before in attempt.read("active_commits", REMEMBERED)["commit_id"].to_pylist()
 
 
 def test_of_a_head_the_dates_by_other_branches_are_handed_on_too() -> None:
