@@ -14,6 +14,7 @@ from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.estate.explanation import explain as why
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark import relations
+from lakegc_assets.mark.references import References
 from lakegc_assets.mark.relations import AMBIGUOUS
 from lakegc_assets.mark.uncommitted_snapshot import Staged
 from lakegc_assets.run.clocks import Moment
@@ -115,6 +116,30 @@ def test_what_alone_is_alive_in_a_repository_that_rests_is_spared(
     sweep(lake.context(spark))
     assert spared(lake) == {kept: pin.reason if by == "a pin" else AMBIGUOUS}
     assert lake.keys() == marked.live | {kept}
+
+
+@pytest.mark.parametrize("by", ["another repository", "a commit"])
+def test_an_address_that_nobody_can_place_spares_what_ends_like_it(
+    by: str, lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = min(marked.candidates)
+    unresolved = frozenset({kept.rsplit("/", 1)[1]})
+    if by == "a commit":
+        lake.upload("busy", "late/more", "more")
+        lake.commit("busy")
+        read_live = delta.read_live
+        monkeypatch.setattr(
+            delta,
+            "read_live",
+            lambda *args, **how: replace(read_live(*args, **how), unresolved=unresolved),
+        )
+    else:
+        monkeypatch.setattr(
+            delta, "read_references", lambda *_: References(unresolved=unresolved)
+        )
+    sweep(lake.context(spark))
+    assert spared(lake)[kept] == AMBIGUOUS
+    assert kept in lake.keys()
 
 
 def test_a_pin_that_cannot_be_read_stops_a_sweep(

@@ -403,6 +403,21 @@ def test_a_damaged_cache_is_read_again(lake: SmallLake, marked: Marked, spark: S
     assert candidates(mark(lake, spark, "later")) == marked.candidates - {named}
 
 
+def test_commits_of_which_the_cache_has_lost_ancestors_are_read_again(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
+    named = min(marked.candidates)
+    commit_it(lake, named)
+    mark(lake, spark)
+    cached = set((lake.folder / "artifacts").rglob("_cache/*/commits/*/*"))
+    assert cached
+    for run in ("second", "third"):
+        commit(lake)
+        assert candidates(mark(lake, spark, run)) == marked.candidates - {named}
+        for path in cached:
+            path.unlink(missing_ok=True)
+
+
 @pytest.mark.parametrize("seen_by", ["this version", "an earlier one", "one that passed over"])
 def test_a_list_that_lacks_what_an_earlier_run_has_read_stops_the_run(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch, seen_by: str
