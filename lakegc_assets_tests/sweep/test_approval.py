@@ -32,7 +32,8 @@ from lakegc_assets.sweep.approval import (
     when,
     withdraw,
 )
-from lakegc_assets.sweep.lease import leased
+from lakegc_assets.sweep.lease import repository_lease
+from lakegc_assets.sweep.lease_record import owner_of
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.kills import Killed, let_the_killed_be_gone
 from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake, mark
@@ -104,8 +105,12 @@ def test_it_is_withdrawn_and_stays_recorded(
         withdraw(ctx, "Bob")
     for name in ("Ada", "Eve"):
         given, _ = approve(ctx, name, _WEEK)
-    # A sweep holds it.
-    with leased(ctx.connect(), lake.store), pytest.raises(RefusedError):
+    # A sweep holds it, and renews its lease.
+    owner = owner_of(repository=REPOSITORY, run=RUN)
+    with (
+        repository_lease(lake.store, owner, duration=timedelta(minutes=1)),
+        pytest.raises(RefusedError, match="another process holds the lease"),
+    ):
         withdraw(ctx, "Bob")
     assert approval_of(attempt, ctx.clocks.now()) == given
     delete_many = LocalStore.delete_many
