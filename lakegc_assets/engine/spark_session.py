@@ -106,8 +106,8 @@ LOCAL: Final = {
     # Enough partitions that some ten million rows are hashed, not sorted.
     "spark.sql.shuffle.partitions": "200",
     **_hashed_joins(os.cpu_count() or 1),
-    # Over TCP each small answer to a Python task waits 40 ms for an acknowledgement.
-    "spark.python.unix.domain.socket.enabled": "true",
+    # Over such sockets PySpark prints a stack trace for each worker that is idle for a minute.
+    "spark.python.unix.domain.socket.enabled": "false",
 }
 #: The settings that are useful on a cluster, too.
 _ANYWHERE: Final = {
