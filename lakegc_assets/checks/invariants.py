@@ -35,11 +35,6 @@ from lakegc_assets.wording import counted
 _RESULTS: Final = "deletion_candidates/checks.json"
 _ATTACHED: Final = "please report it, with the log and each manifest.json of the mark"
 _REPORT: Final = f"This is a fault of the mark: {_ATTACHED}"
-_OUTSIDE: Final = (
-    "If they lie in deeper folders of data/ than lakeFS makes, an earlier version of this program "
-    "made the mark, or the listing that it goes on from: mark again with --clean (setting "
-    f"`clean`). Otherwise {_ATTACHED}"
-)
 _NESTED: Final = (
     "If another repository lies in this one's namespace, of whatever lakeFS server, what one of "
     "them needs looks like garbage in the other: do not collect it. If that repository was "
@@ -70,7 +65,7 @@ def _verdict(context: Case, name: str, violation: str, advice: str) -> CheckResu
 def inside_namespace(context: Case) -> CheckResult:
     """Every candidate is a relative key where lakeFS writes objects: in ``data/`` or the root."""
     violation = "is outside of where lakeFS writes"
-    return _verdict(context, checked.OUTSIDE, violation, _OUTSIDE)
+    return _verdict(context, checked.OUTSIDE, violation, _REPORT)
 
 
 def not_special(context: Case) -> CheckResult:

@@ -82,8 +82,7 @@ def write_compared(
 def read_compared(attempt: AttemptArtifacts, candidates: Manifest) -> HeadMatches:
     """The entries of HEAD ranges that match the candidates of a mark, as the mark recorded them.
 
-    ``candidates``: the manifest of ``deletion_candidates``. If an earlier version wrote it without
-    these parts, or in another form, the sweep compares again.
+    ``candidates``: the manifest of ``deletion_candidates``.
 
     Raises:
         IntegrityError: a file is missing or damaged.
@@ -92,8 +91,7 @@ def read_compared(attempt: AttemptArtifacts, candidates: Manifest) -> HeadMatche
         return NOTHING_COMPARED
     ids = attempt.rows(candidates, _COMPARED, RANGE_IDS.names)["range_id"].to_pylist()
     by_etag = bool(candidates.facts[COMPARED_BY_ETAG])
-    # Earlier versions did not compare sizes.
-    agree = bool(candidates.facts.get(SIZES_AGREE, False))
+    agree = bool(candidates.facts[SIZES_AGREE])
     return HeadMatches(frozenset(ids), candidates.parts[_MATCHES], by_etag, agree)
 
 

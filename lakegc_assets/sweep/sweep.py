@@ -231,8 +231,7 @@ def await_commits(ctx: RunContext, read: Manifest, began: datetime) -> None:
     if ctx.settings.allow_unsafe_min_age or read.settings["allow_unsafe_min_age"]:
         return
     # The store's clock is used, since stages and sweep may run on machines with different clocks.
-    # Marks of earlier versions do not record this time, and may have ended just now.
-    until = datetime.fromisoformat(str(read.facts.get(READ_UNTIL) or began.isoformat()))
+    until = datetime.fromisoformat(str(read.facts[READ_UNTIL]))
     ended = min(until, began) + ctx.settings.longest_commit
     seconds = (ended - began).total_seconds()
     if seconds > 0:

@@ -147,20 +147,6 @@ def test_a_sweep_compares_only_ranges_that_its_mark_has_not_compared(
     assert matches(replace(compared, by_etag=not compared.by_etag)) == (every, expected)
 
 
-def test_what_an_earlier_version_has_compared_is_compared_again(golden: Goldens) -> None:
-    attempt = golden("identical").marked.attempt
-    manifest = attempt.manifest("deletion_candidates")
-    compared = read_compared(attempt, manifest)
-    assert compared.ranges
-    assert compared.sizes_agree
-    facts = {name: fact for name, fact in manifest.facts.items() if name != "sizes_agree"}
-    of_no_sizes = replace(compared, sizes_agree=False)
-    assert read_compared(attempt, replace(manifest, facts=facts)) == of_no_sizes
-    names = {"compared_ranges": "compared", "matches": "alike"}
-    parts = {names.get(name, name): files for name, files in manifest.parts.items()}
-    assert read_compared(attempt, replace(manifest, parts=parts)) == HeadMatches()
-
-
 # What is read where HEADs do not tell
 
 
