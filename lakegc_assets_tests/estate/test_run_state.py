@@ -19,7 +19,8 @@ from lakegc_assets.estate.run_state import (
     run_state,
     state_of,
 )
-from lakegc_assets.run.artifacts import PROTECTION, ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.manifest import PROTECTION
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
@@ -116,7 +117,7 @@ def test_no_command_goes_on_with_the_sweep_of_a_mark_of_another_version(root: Ar
     tried(attempt, "the store is full")
     found = look(attempt)
     assert (found.state, found.gone.objects, found.command) == ("stopped in its sweep", 1, "")
-    assert found.because.endswith("this version does not sweep it: mark again")
+    assert found.because.endswith("does not sweep it: mark again under a new id")
 
 
 def test_a_sweep_that_was_killed_says_that_nobody_knows_why(root: ArtifactRoot) -> None:
