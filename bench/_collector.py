@@ -18,8 +18,9 @@ from lakegc_assets.mark.committed_addresses import read_committed_addresses
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.uncommitted_snapshot import snapshot_uncommitted
-from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
+from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep.sweep import sweep

@@ -10,13 +10,8 @@ from typing import Any
 
 from lakegc_assets.checks.context import CheckResult
 from lakegc_assets.checks.invariants import NAMES
-from lakegc_assets.run.artifacts import (
-    PROTECTION,
-    PROTECTION_VERSION,
-    ArtifactRoot,
-    AttemptArtifacts,
-    Manifest,
-)
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.manifest import PROTECTION, PROTECTION_VERSION, Manifest
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep.ledger import Outcome, record
 

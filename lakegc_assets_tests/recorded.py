@@ -26,10 +26,11 @@ from lakegc_assets.mark.committed_addresses import read_committed_addresses
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.uncommitted_snapshot import snapshot_uncommitted
-from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes, key_digest, unsigned
+from lakegc_assets.run.manifest import MARK_ASSETS, Manifest
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.replay import GOLDEN, ReplayServer

@@ -44,9 +44,10 @@ from lakegc_assets.mark.served_candidates import SPARED as SPARED_ROWS
 from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.retention.retained_commits import lengthen, protecting
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.run.pins import PINS
 from lakegc_assets.run.scratch import remove
 from lakegc_assets.run.settings import recorded_retain

@@ -33,8 +33,9 @@ from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.mark.marked_objects import require_candidates
 from lakegc_assets.retention.commits import instant
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.wording import counted
 
 _TOTALS: Final = (("objects", pa.int64()), ("bytes", pa.int64()))

@@ -29,9 +29,10 @@ from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.models import Branch, Tag
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import Earlier, dataset_of
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.run.scratch import Folder
 from lakegc_assets.run.table_cache import forget_damaged
 

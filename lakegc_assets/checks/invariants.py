@@ -24,10 +24,11 @@ from lakegc_assets.engine.datasets import Part
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.retention.naive_active_commits import naive_active_commits
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.command_line import in_dagster
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.json_record import DAMAGE
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.run.settings import recorded_retain
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.wording import counted

@@ -32,10 +32,11 @@ from lakegc_assets.engine.spark_session import (
     starting,
 )
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
+from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.command_line import command_line, printing, source
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.run.manifest import Manifest
 
 #: The plain keys of the resources that a run needs.
 RESOURCES: Final = ("collector", "lakefs", "stores", "pyspark")

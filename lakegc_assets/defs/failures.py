@@ -10,8 +10,8 @@ import dagster as dg
 
 from lakegc_assets.defs.metadata import value_of
 from lakegc_assets.errors import LakegcError, kind_of, out_of_memory
-from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import MARK_ASSETS
 from lakegc_assets.sweep.status import deleted_so_far, how_far
 
 #: Metadata key of a failure with a transient cause: the same run may succeed later.

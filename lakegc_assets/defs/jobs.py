@@ -33,8 +33,9 @@ from lakegc_assets.defs.prune import prune_job
 from lakegc_assets.defs.stages import DATA_VERSION_TAG, one_step_job
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark.publication import read_summary
-from lakegc_assets.run.artifacts import MARK_ASSETS, AttemptArtifacts
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.command_line import command_line
+from lakegc_assets.run.manifest import MARK_ASSETS
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.approval import approve as approve_mark
 from lakegc_assets.sweep.approval import with_share

@@ -30,7 +30,8 @@ from lakegc_assets.forecast.forecast import Amount, Forecast
 from lakegc_assets.lakefs.config import API_PATH, LakeFSConfig
 from lakegc_assets.leftovers.report import Leftovers
 from lakegc_assets.recovery.backups import Record
-from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.run.undo import undoable
 from lakegc_assets.sweep.totals import space_sentence
 from lakegc_assets.wording import a_month, human_bytes, price_note

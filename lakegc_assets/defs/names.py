@@ -14,8 +14,9 @@ from typing import Any, Final
 import dagster as dg
 
 from lakegc_assets.errors import ConfigurationError, RefusedError
-from lakegc_assets.run.artifacts import MARK_ASSETS, is_name, validate_run_id
+from lakegc_assets.run.artifacts import is_name, validate_run_id
 from lakegc_assets.run.command_line import Source
+from lakegc_assets.run.manifest import MARK_ASSETS
 
 #: Dimensions of the partitions. Dagster's tags for them are ``REPOSITORY_TAG`` and ``RUN_TAG``.
 REPOSITORY: Final = "repository"

@@ -29,8 +29,9 @@ from lakegc_assets.estate.notices import Document, Outbox, document
 from lakegc_assets.estate.repository_state import UNREADABLE, Standing, standing
 from lakegc_assets.estate.repository_state import WAITING as WAITING_STATE
 from lakegc_assets.estate.run_state import REFUSED
-from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
+from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.command_line import command_line, in_dagster
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.sweep.approval import approving
 from lakegc_assets.wording import counted, human_bytes, minute
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 from lakegc_assets.defs.execution import RESOURCES, Execution
 from lakegc_assets.defs.metadata import table_schema
 from lakegc_assets.defs.names import RUN_ASSETS, Names
-from lakegc_assets.run.artifacts import SCHEMA_VERSION
 from lakegc_assets.run.command_line import printing
+from lakegc_assets.run.manifest import SCHEMA_VERSION
 
 Results = Iterator[dg.MaterializeResult[None]]
 Result = dg.MaterializeResult[None] | Results

@@ -32,7 +32,8 @@ from lakegc_assets.estate.repository_state import (
     standing_of,
 )
 from lakegc_assets.estate.run_state import NOTHING, ON_HOLD, RunManifests, Total
-from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, Manifest, is_name
+from lakegc_assets.run.artifacts import ArtifactRoot, is_name
+from lakegc_assets.run.manifest import MARK_ASSETS, Manifest
 from lakegc_assets.sweep.ledger import ASSET as SWEPT
 from lakegc_assets.sweep.ledger import DONE
 from lakegc_assets.sweep.totals import DELETED, read_totals

@@ -34,7 +34,8 @@ from lakegc_assets.estate.run_state import (
     read_guards,
     run_state,
 )
-from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest, is_name
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, is_name
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.sweep.approval import approval_of, how_to_approve
 from lakegc_assets.sweep.status import Restoring, with_restores
 

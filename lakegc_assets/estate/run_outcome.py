@@ -22,8 +22,9 @@ from lakegc_assets.estate.run_state import (
     state_of,
 )
 from lakegc_assets.mark.publication import mark_folder
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.command_line import command_line
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.run.undo import undoable
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.approval import when

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.run.artifacts import PROTECTION_VERSION, AttemptArtifacts, Manifest, way_out
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.command_line import command_line, recorded_settings
+from lakegc_assets.run.manifest import PROTECTION_VERSION, Manifest, way_out
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError

@@ -28,8 +28,9 @@ from lakegc_assets.retention.retain_rules import NO_RETAIN, Retain
 from lakegc_assets.retention.retained_commits import kept_commits, least_days, lengthen, raise_days
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.union import Previous, still_inside
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.history import Earlier
+from lakegc_assets.run.manifest import Manifest
 
 #: Days for a commit that no default keeps, or that stays active for ever: more than rules allow.
 NEVER: Final = 2**40

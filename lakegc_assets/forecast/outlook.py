@@ -27,10 +27,11 @@ from lakegc_assets.mark.ranges import cached_ranges, range_frame
 from lakegc_assets.mark.served_candidates import SPARED
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.retain_rules import prefix_of
-from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.history import dataset_of, earlier
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.run.pins import pinned
 
 #: Columns of the inputs and results of relations.

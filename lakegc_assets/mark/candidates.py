@@ -39,9 +39,10 @@ from lakegc_assets.mark.served_candidates import (
 from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.mark.signatures import HeadMatches
 from lakegc_assets.mark.uncommitted_snapshot import listed_once
-from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest, require_protection
+from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
+from lakegc_assets.run.manifest import Manifest, require_protection
 from lakegc_assets.run.pins import pinned
 
 ASSET = "deletion_candidates"

@@ -61,9 +61,10 @@ from lakegc_assets.retention.union import (
     still_inside,
     unite,
 )
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.wording import counted
 
 #: Column that is missing in marks of earlier versions.

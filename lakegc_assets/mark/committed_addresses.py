@@ -26,8 +26,9 @@ from lakegc_assets.mark.live_ranges import (
 from lakegc_assets.mark.metaranges import path_ranges
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.uncommitted_snapshot import write_last_parts
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import Manifest
 
 ASSET: Final = "committed_addresses"
 #: Fact: the time, by the store's clock, when all staged objects of all repositories had been read.

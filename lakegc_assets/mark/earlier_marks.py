@@ -28,9 +28,9 @@ from lakegc_assets.retention.active_commits import Reason, active_commits
 from lakegc_assets.retention.commits import Commit, instant
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.union import Previous, remember
-from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import READERS, Earlier
+from lakegc_assets.run.manifest import Manifest
 
 ASSET: Final = "active_commits"
 #: Part with the commits that an earlier mark knew and that nothing refers to any more.

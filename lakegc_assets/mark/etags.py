@@ -36,8 +36,9 @@ from lakegc_assets.mark.metaranges import COUNTED
 from lakegc_assets.mark.ranges import Wanted, range_frame
 from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.mark.signature_relations import etag_evidence
-from lakegc_assets.run.artifacts import LISTING, Manifest
+from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.run.table_cache import Decoded, Kind, TableCache
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ArchivedError, ObjectNotFoundError

@@ -31,10 +31,11 @@ from lakegc_assets.mark.marked_objects import require_candidates
 from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.mark.reasons import missing_from, sentence
 from lakegc_assets.mark.session_folder import SessionFolder
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES, address_hashes, hash_table
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.wording import counted
 
 #: Seconds of one core to look at a row.

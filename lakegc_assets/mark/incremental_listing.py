@@ -26,11 +26,12 @@ from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.run.artifacts import PROTECTION_VERSION, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.run.history import READERS, Earlier, dataset_of, of_whole_store
+from lakegc_assets.run.manifest import PROTECTION_VERSION, Manifest
 from lakegc_assets.run.pins import PINS
 from lakegc_assets.run.settings import CUTOFF_MARGIN, MIN_SAFE_AGE
 from lakegc_assets.storage.copies import copy_object

@@ -46,10 +46,11 @@ from lakegc_assets.mark.listing_pages import (
     slices_table,
 )
 from lakegc_assets.mark.publication import require_unused
-from lakegc_assets.run.artifacts import PROTECTION, PROTECTION_VERSION, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import Earlier, earlier, note_rows, of_whole_store
+from lakegc_assets.run.manifest import PROTECTION, PROTECTION_VERSION, Manifest
 from lakegc_assets.run.object_lookup import stat_many
 from lakegc_assets.storage.inventory import Inventory
 from lakegc_assets.storage.opening import open_store

@@ -45,10 +45,10 @@ from lakegc_assets.mark.ranges import (
     wanted,
 )
 from lakegc_assets.retention.retain_rules import prefix_of
-from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, unsigned
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.storage.base import ObjectStore
 
 T = TypeVar("T")

@@ -16,17 +16,12 @@ from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark import relations
 from lakegc_assets.mark.foreign_marks import find_mark
 from lakegc_assets.mark.publication import instant, mark_folder, read_summary
-from lakegc_assets.run.artifacts import (
-    LISTING,
-    ArtifactRoot,
-    AttemptArtifacts,
-    Manifest,
-    require_protection,
-)
+from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, address_hashes, key_digest, unsigned
+from lakegc_assets.run.manifest import Manifest, require_protection
 from lakegc_assets.storage.base import ObjectStore
 
 

@@ -41,10 +41,11 @@ from lakegc_assets.mark.metaranges import ranges_of
 from lakegc_assets.mark.ranges import cache_ranges, range_frame
 from lakegc_assets.mark.served_candidates import SPARED
 from lakegc_assets.mark.session_folder import SessionFolder
-from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
 from lakegc_assets.run.connections import reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES, KeyDigest
+from lakegc_assets.run.manifest import Manifest
 
 CANDIDATES: Final = schema(LISTING, "reason string not null, commit_id string, branch string")
 #: Columns of the inputs and results of relations.

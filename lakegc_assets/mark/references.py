@@ -55,10 +55,10 @@ from lakegc_assets.mark.other_repositories import (
 )
 from lakegc_assets.mark.ranges import Wanted, run_on_ranges, wanted
 from lakegc_assets.mark.refs import load_commits, read_tags
-from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.run.settings import recorded_retain
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.wording import counted

@@ -32,10 +32,11 @@ from lakegc_assets.mark.publication import (
 from lakegc_assets.retention.retain_rules import Retain
 from lakegc_assets.retention.retained_commits import lengthen
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest, require_protection
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
+from lakegc_assets.run.manifest import Manifest, require_protection
 from lakegc_assets.run.undo import whether_undone, with_trash
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.wording import counted

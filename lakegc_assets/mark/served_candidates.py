@@ -32,9 +32,10 @@ from lakegc_assets.mark.signatures import (
     find_signatures,
     head_ranges,
 )
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import reads_tables
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.storage.base import ObjectStore
 
 SPARED: Final = schema("address string, why string")

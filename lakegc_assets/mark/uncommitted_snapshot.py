@@ -43,11 +43,12 @@ from lakegc_assets.mark.refs import (
     read_heads,
 )
 from lakegc_assets.retention.commits import FIRST_SECOND, LAST_SECOND
-from lakegc_assets.run.artifacts import UNCOMMITTED, Manifest
+from lakegc_assets.run.artifacts import UNCOMMITTED
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, address_hashes, key_digest
 from lakegc_assets.run.json_record import DAMAGE
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET: Final = "uncommitted_snapshot"

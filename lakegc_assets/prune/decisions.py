@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.history import Earlier
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.wording import counted
 
 #: The asset that is written once a mark is published: a run with it is a success.

@@ -19,9 +19,10 @@ from lakegc_assets.recovery.backup_creation import ASSET as BACKUP
 from lakegc_assets.recovery.backup_creation import PLACES, BackupPlace
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, PRUNING, folder_url
 from lakegc_assets.recovery.restore_record import folder
-from lakegc_assets.run.artifacts import PROTECTION_VERSION, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import PROTECTION_VERSION, Manifest
 from lakegc_assets.run.pins import read_pins
 from lakegc_assets.run.undo import kept_until
 from lakegc_assets.storage.base import ObjectStore

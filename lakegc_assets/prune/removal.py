@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
-from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, validate_run_id
+from lakegc_assets.run.artifacts import ArtifactRoot, validate_run_id
 from lakegc_assets.run.json_record import DAMAGE
+from lakegc_assets.run.manifest import MARK_ASSETS
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
 from lakegc_assets.storage.removal import PRUNE_AGAIN, remove_listed, remove_objects

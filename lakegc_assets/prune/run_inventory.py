@@ -20,15 +20,10 @@ from lakegc_assets.mark.earlier_marks import is_whole, unread_marks
 from lakegc_assets.prune.decisions import Listing, Run
 from lakegc_assets.recovery.restore_record import ASSET as RESTORED
 from lakegc_assets.recovery.restore_record import restores
-from lakegc_assets.run.artifacts import (
-    MARK_ASSETS,
-    ArtifactRoot,
-    AttemptArtifacts,
-    Manifest,
-    validate_run_id,
-)
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, validate_run_id
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.history import Earlier
+from lakegc_assets.run.manifest import MARK_ASSETS, Manifest
 from lakegc_assets.sweep.ledger import ASSET as SWEPT
 
 _THREADS: Final = 8

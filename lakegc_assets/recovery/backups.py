@@ -20,10 +20,10 @@ import pyarrow as pa
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.run.json_record import JsonRecord, Moment
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError

@@ -27,8 +27,9 @@ from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.served_candidates import served_candidates
 from lakegc_assets.mark.uncommitted_snapshot import listed_once, prepare_uncommitted, read_staged
 from lakegc_assets.recovery.workspace import Workspace
-from lakegc_assets.run.artifacts import LISTING, Manifest
+from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.run.pins import pinned
 from lakegc_assets.run.scratch import Folder
 from lakegc_assets.run.settings import recorded_retain

@@ -29,18 +29,13 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import BadRequestError, NotFoundError
 from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.run.artifacts import (
-    PROTECTION,
-    PROTECTION_VERSION,
-    ArtifactRoot,
-    Manifest,
-    is_name,
-)
+from lakegc_assets.run.artifacts import ArtifactRoot, is_name
 from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks
 from lakegc_assets.run.command_line import command_line, given_settings
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.run.history import known_rows, note_rows
+from lakegc_assets.run.manifest import PROTECTION, PROTECTION_VERSION, Manifest
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig

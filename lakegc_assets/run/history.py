@@ -11,7 +11,8 @@ import pyarrow as pa
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.manifest import Manifest
 
 #: Threads that read small files of earlier runs: there may be thousands, and threads mostly wait.
 READERS: Final = 16

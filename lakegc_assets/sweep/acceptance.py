@@ -25,9 +25,10 @@ from lakegc_assets.recovery.journal import CopyVerifier
 from lakegc_assets.recovery.undeletion import Verdict, bring_back
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run import strings
-from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.run.object_lookup import look_up
 from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.run.records import read_rows

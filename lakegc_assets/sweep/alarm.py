@@ -25,11 +25,11 @@ from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.mark.served_candidates import SPARED
 from lakegc_assets.recovery.undeletion import bring_back
 from lakegc_assets.run import strings
-from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.delta import DeltaMark, DeltaMarks

@@ -23,16 +23,12 @@ from lakegc_assets.checks.invariants import (
 )
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.mark.report import report
-from lakegc_assets.run.artifacts import (
-    AttemptArtifacts,
-    Manifest,
-    require_begun,
-    require_protection,
-)
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier
 from lakegc_assets.run.json_record import JsonRecord, Moment
+from lakegc_assets.run.manifest import Manifest, require_begun, require_protection
 from lakegc_assets.run.undo import with_trash
 from lakegc_assets.storage.probes import probe_recovery
 from lakegc_assets.storage.trash import trash_folder

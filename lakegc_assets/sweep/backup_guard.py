@@ -16,10 +16,10 @@ from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subj
 from lakegc_assets.recovery.copies import verified_copies
 from lakegc_assets.recovery.relations import chosen
 from lakegc_assets.recovery.workspace import Workspace
-from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.json_record import DAMAGE
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.sweep import ledger, relations

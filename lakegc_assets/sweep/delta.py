@@ -50,10 +50,11 @@ from lakegc_assets.mark.uncommitted_snapshot import (
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.retained_commits import deciding
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest, require_begun
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.clocks import Moment
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import Manifest, require_begun
 from lakegc_assets.run.pins import pinned
 from lakegc_assets.sweep.batch_guard import Fingerprint, fingerprint_of
 from lakegc_assets.sweep.delta_extension import HELD, CommitFiles, KnownCommits, write_known

@@ -17,8 +17,9 @@ from lakegc_assets.recovery.copies import COPIES, verified_copies
 from lakegc_assets.recovery.journal import CopyVerifier
 from lakegc_assets.recovery.undeletion import BackupCopies, Forecast, forecast
 from lakegc_assets.recovery.workspace import Workspace
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.run.object_lookup import look_up
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store

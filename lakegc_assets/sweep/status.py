@@ -23,10 +23,11 @@ from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.marked_objects import published_mark
 from lakegc_assets.recovery.restore_record import recorded, restores
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import NoRepositoryError, RunContext
 from lakegc_assets.run.json_record import JsonRecord, Moment
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import AlarmError, PartialLookError
 from lakegc_assets.sweep.delta import EarlierRepositoryError

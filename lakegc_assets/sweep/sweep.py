@@ -25,9 +25,9 @@ from lakegc_assets.mark.marked_objects import marked_in_order
 from lakegc_assets.recovery.backups import folder_url
 from lakegc_assets.recovery.old_trash import prune_trash
 from lakegc_assets.recovery.workspace import Workspace
-from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.run.settings import recorded_retain
 from lakegc_assets.run.undo import recovery_facts, whether_undone, with_trash
 from lakegc_assets.storage.base import ObjectStore

@@ -26,17 +26,11 @@ from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.graveler.entry import AddressType, Entry
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.ranges import read_metarange, read_range
-from lakegc_assets.run.artifacts import (
-    LISTING,
-    PROTECTION,
-    PROTECTION_VERSION,
-    ArtifactRoot,
-    AttemptArtifacts,
-    Manifest,
-)
+from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
+from lakegc_assets.run.manifest import PROTECTION, PROTECTION_VERSION, Manifest
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.listings import listing_of

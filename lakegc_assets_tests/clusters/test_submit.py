@@ -17,7 +17,7 @@ import pytest
 
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.names import add_partition
-from lakegc_assets.run.artifacts import MARK_ASSETS
+from lakegc_assets.run.manifest import MARK_ASSETS
 from lakegc_assets_tests.sessions import SMALL
 from lakegc_assets_tests.site import Site
 from lakegc_assets_tests.sweep.test_on_spark import MARK_JOBS, SWEEP_JOBS

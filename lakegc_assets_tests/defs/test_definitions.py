@@ -23,7 +23,7 @@ from lakegc_assets.defs.schedules import last_tick, next_tick
 from lakegc_assets.defs.stages import contract
 from lakegc_assets.defs.staleness import CHECK, REPOSITORIES
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.run.artifacts import MARK_ASSETS
+from lakegc_assets.run.manifest import MARK_ASSETS
 from lakegc_assets_tests.defs.running import QUIET
 
 _PROJECT = Path(__file__).parents[2]

@@ -23,8 +23,8 @@ from lakegc_assets.errors import (
     LakegcError,
     RefusedError,
 )
-from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.run.manifest import MARK_ASSETS
 from lakegc_assets.sweep.approval import when
 from lakegc_assets_tests.defs.running import QUIET, instance_of, run
 from lakegc_assets_tests.site import Site

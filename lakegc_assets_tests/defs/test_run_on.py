@@ -28,7 +28,7 @@ from lakegc_assets.defs.policy import NoticeSection, Override, ServerSection
 from lakegc_assets.defs.run_on import Report, RunOnSection, event_message
 from lakegc_assets.defs.stages import Result, Stage
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.run.artifacts import MARK_ASSETS
+from lakegc_assets.run.manifest import MARK_ASSETS
 from lakegc_assets_tests.defs import running
 from lakegc_assets_tests.site import Site
 

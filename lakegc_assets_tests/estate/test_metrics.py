@@ -20,7 +20,8 @@ from lakegc_assets.estate.metrics import (
 from lakegc_assets.estate.repository_state import OldRuns
 from lakegc_assets.estate.run_state import Total
 from lakegc_assets.prune.removal import end_removal, is_left, remove_run
-from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.sweep.totals import PrunedTotals, count_pruned, read_totals
 from lakegc_assets_tests.kills import Killed, dying
 from lakegc_assets_tests.left import BEGAN, begun, checked, deleted, finish, marked, root_at, swept

@@ -16,7 +16,8 @@ import pytest
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.estate.repository_state import STATES, Standing, estate, standing
 from lakegc_assets.estate.tables import MARKS, marks_over_time
-from lakegc_assets.run.artifacts import PROTECTION, ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.manifest import PROTECTION
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.alarm import MISSING

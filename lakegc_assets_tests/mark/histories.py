@@ -9,8 +9,9 @@ from pathlib import Path
 
 from lakegc_assets.embedded.lake.layouts import Layout
 from lakegc_assets.lakefs.errors import LakeFSError
-from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
+from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
 from lakegc_assets_tests.sessions import Session

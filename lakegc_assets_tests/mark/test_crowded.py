@@ -30,8 +30,9 @@ from lakegc_assets.mark.report import report
 from lakegc_assets.mark.served_candidates import SERVED, SPARED, UNVERIFIED, served_candidates
 from lakegc_assets.mark.signatures import NOTHING_COMPARED, HeadMatches
 from lakegc_assets.mark.uncommitted_snapshot import snapshot_uncommitted
-from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SmallLake, copy_lake, running
 from lakegc_assets_tests.sessions import Session
 

@@ -17,8 +17,8 @@ import pytest
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark.listing import list_store
-from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store

@@ -16,9 +16,9 @@ from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark import publication
 from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets.mark.report import report, rule_in_words
-from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, copy_of, running
 from lakegc_assets_tests.sessions import Session

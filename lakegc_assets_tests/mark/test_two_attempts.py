@@ -16,8 +16,9 @@ from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.uncommitted_snapshot import snapshot_uncommitted
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StorageError,

@@ -9,14 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import write_part
-from lakegc_assets.run.artifacts import (
-    MARK_ASSETS,
-    PROTECTION,
-    PROTECTION_VERSION,
-    ArtifactRoot,
-    AttemptArtifacts,
-    Manifest,
-)
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.manifest import MARK_ASSETS, PROTECTION, PROTECTION_VERSION, Manifest
 from lakegc_assets_tests.files import age
 from lakegc_assets_tests.lake import REPOSITORY
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.prune.decisions import SUCCESS, SUCCESSES, Listing, Run, judge
-from lakegc_assets.run.artifacts import MARK_ASSETS
+from lakegc_assets.run.manifest import MARK_ASSETS
 
 NOW = datetime(2026, 11, 22, 6, tzinfo=timezone.utc)
 KEEP = timedelta(days=30)

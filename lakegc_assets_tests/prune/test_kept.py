@@ -12,7 +12,8 @@ import pytest
 
 from lakegc_assets.recovery.backup_creation import PLACES, BackupPlace
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, PRUNING
-from lakegc_assets.run.artifacts import MARK_ASSETS, PROTECTION_VERSION, ArtifactRoot
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.manifest import MARK_ASSETS, PROTECTION_VERSION
 from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.trash import TRASH

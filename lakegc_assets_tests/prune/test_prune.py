@@ -18,8 +18,9 @@ from lakegc_assets.prune import removal
 from lakegc_assets.prune.decisions import judge
 from lakegc_assets.prune.prune import Pruned, prune
 from lakegc_assets.prune.removal import PRUNING
-from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot
+from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.run.manifest import MARK_ASSETS
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.hold import write_hold

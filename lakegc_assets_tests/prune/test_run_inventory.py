@@ -11,8 +11,9 @@ import pytest
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.prune.decisions import judge
 from lakegc_assets.prune.run_inventory import look
-from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot
+from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.manifest import MARK_ASSETS
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.files import age
 from lakegc_assets_tests.lake import REPOSITORY

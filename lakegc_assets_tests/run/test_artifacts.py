@@ -19,17 +19,10 @@ from hypothesis import strategies as st
 from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.mark.earlier_marks import is_whole, unread_marks
-from lakegc_assets.run.artifacts import (
-    MARK_ASSETS,
-    SCHEMA_VERSION,
-    ArtifactRoot,
-    AttemptArtifacts,
-    Manifest,
-    located,
-    validate_run_id,
-)
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, located, validate_run_id
 from lakegc_assets.run.command_line import Source, printing
 from lakegc_assets.run.history import Earlier
+from lakegc_assets.run.manifest import MARK_ASSETS, SCHEMA_VERSION, Manifest
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore

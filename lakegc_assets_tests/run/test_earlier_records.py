@@ -15,8 +15,8 @@ from lakegc_assets.leftovers.removal import Removal
 from lakegc_assets.mark.installation import Server
 from lakegc_assets.recovery.backups import Record, Subject
 from lakegc_assets.recovery.restore_record import RestoreRequest
-from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.json_record import JsonRecord
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.sweep.approval import Approval
 from lakegc_assets.sweep.lease_record import LeaseRecord
 from lakegc_assets.sweep.status import SweepTry

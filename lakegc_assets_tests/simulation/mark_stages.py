@@ -22,8 +22,8 @@ from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed_addresses import read_committed_addresses
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.uncommitted_snapshot import snapshot_uncommitted
-from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import MARK_ASSETS
 from lakegc_assets_tests.simulation.collector import attempt
 from lakegc_assets_tests.simulation.mark_world import MarkWorld
 

@@ -18,7 +18,7 @@ from lakegc_assets.engine import tasks
 from lakegc_assets.mark import commits, earlier_marks, report
 from lakegc_assets.recovery import backup_pruning
 from lakegc_assets.run import object_lookup
-from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.storage import parquet
 from lakegc_assets.sweep import (
     lease,

@@ -12,7 +12,8 @@ import pytest
 
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.recovery import relations
-from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig

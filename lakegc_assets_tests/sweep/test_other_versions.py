@@ -16,9 +16,9 @@ from lakegc_assets.mark.report import report
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
-from lakegc_assets.run import artifacts, context
-from lakegc_assets.run.artifacts import PROTECTION_VERSION
+from lakegc_assets.run import context, manifest
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import PROTECTION_VERSION
 from lakegc_assets.sweep.approval import approve
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import (
@@ -44,7 +44,7 @@ def lake(tmp_path: Path) -> Iterator[SmallLake]:
 def version(number: int) -> Iterator[None]:
     """Let what runs within be of a version that spares something else."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (context, listing, artifacts):
+        for module in (context, listing, manifest):
             patch.setattr(module, "PROTECTION_VERSION", number)
         yield
 

@@ -20,10 +20,11 @@ from lakegc_assets.mark.installation import MARKER
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets.mark.ranges import KIND
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes, signed
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.run.table_cache import Decoded, TableCache
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import lease

@@ -29,8 +29,9 @@ from lakegc_assets.recovery.restore.task import BATCH
 from lakegc_assets.recovery.restore_record import RESTORED
 from lakegc_assets.recovery.undeletion import SOURCES
 from lakegc_assets.recovery.workspace import Workspace
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.run.scratch import Folder
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
 from lakegc_assets.storage.values import ARCHIVED

@@ -34,10 +34,11 @@ from lakegc_assets.recovery.restore.task import (
 from lakegc_assets.recovery.restore_record import RESTORED, RestoreRequest, folder
 from lakegc_assets.recovery.undeletion import ANOTHER
 from lakegc_assets.recovery.workspace import LACKING, Workspace
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.values import ARCHIVED

@@ -20,8 +20,9 @@ from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.restore_record import RESTORED
 from lakegc_assets.recovery.workspace import Workspace
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import Manifest
 
 #: Number of objects in a sample.
 MOST: Final = 20

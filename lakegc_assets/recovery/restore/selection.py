@@ -20,9 +20,10 @@ from lakegc_assets.mark.marked_objects import digest_of, marked_in_order
 from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.backups import Backup
 from lakegc_assets.recovery.workspace import Workspace
-from lakegc_assets.run.artifacts import LISTING, Manifest
+from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.hashing import KeyDigest
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.sweep import relations as of_sweep
 from lakegc_assets.sweep.ledger import FOLDER, SWEPT
 from lakegc_assets.sweep.lost_objects import LOST, other_backup, usable_copies

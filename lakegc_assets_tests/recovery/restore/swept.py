@@ -14,8 +14,8 @@ import pytest
 
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.restore.selection import Choice
-from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import (
     REPOSITORY,
