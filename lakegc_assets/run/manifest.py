@@ -7,7 +7,7 @@ the settings, the cutoff, start and finish, and the digest of the previous manif
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -134,6 +134,29 @@ def require_protection(*manifests: Manifest) -> None:
                 f"{'a later' if later else 'an earlier'} version of lakegc, which has other rules "
                 f"for live objects: {way_out(later=later)}. Objects that a sweep of it deleted can "
                 "still be restored"
+            )
+
+
+def require_no_later_version(marks: Iterable[Manifest], url: str) -> None:
+    """Refuse to sweep a repository that a version with later rules has marked.
+
+    Those rules may keep objects alive that marks of this version name.
+
+    Args:
+        marks: any manifest of each mark of the repository.
+        url: the artifacts of the repository.
+
+    Raises:
+        RefusedError: a later version made one of them.
+    """
+    for mark in marks:
+        if mark.protection > PROTECTION_VERSION:
+            raise RefusedError(
+                f"a later version of lakegc has marked {mark.repository!r} (run {mark.run!r}), "
+                "with rules for live objects that this version does not know. Nothing more is "
+                "deleted: update lakegc here, and mark again under a new id. To stay with this "
+                f"version, remove {url}/{mark.run} first, with all that is recorded there for "
+                "later marks and undos"
             )
 
 

@@ -27,7 +27,7 @@ from lakegc_assets.recovery.old_trash import prune_trash
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest
-from lakegc_assets.run.manifest import Manifest
+from lakegc_assets.run.manifest import Manifest, require_no_later_version
 from lakegc_assets.run.settings import recorded_retain
 from lakegc_assets.run.undo import recovery_facts, whether_undone, with_trash
 from lakegc_assets.storage.base import ObjectStore
@@ -91,6 +91,8 @@ def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
     attempt, chain = unswept_mark(ctx)
     manifests: dict[str, Manifest] = {}
     ctx, marked = _with_settings_of_marks(ctx, chain, manifests), chain["deletion_candidates"]
+    here = (one for one in manifests.values() if one.namespace == marked.namespace)
+    require_no_later_version(here, f"{ctx.root.url}/{ctx.repository}")
     space = Workspace(ctx, attempt, f"{ASSET}/{lease.sweep}/")
     candidates = marked_in_order(ctx, attempt, marked, f"{space.folder}marked/")
     recorded = LedgerState(space, candidates)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -69,6 +70,24 @@ def test_a_mark_of_another_version_is_neither_approved_nor_backed_up_nor_swept(
         with pytest.raises(RefusedError, match=f"was made by {other}"):
             action(ctx)
     assert lake.keys() == before
+
+
+@pytest.mark.parametrize("order", [["later", "mine"], ["mine", "later"]])
+def test_nothing_is_swept_where_a_later_version_has_marked(
+    lake: SmallLake, spark: Session, order: Sequence[str]
+) -> None:
+    """Somebody else of the team has updated: what that version spares, this one may not know."""
+    for run in order:
+        with version(PROTECTION_VERSION + 1) if run == "later" else nullcontext():
+            mark(lake.context(spark, run))
+    ctx, before = lake.context(spark, "mine"), lake.keys()
+    assert candidates(ctx)
+    with pytest.raises(RefusedError, match=r"a later version of lakegc has marked .*'later'"):
+        sweep(ctx)
+    assert lake.keys() == before
+    shutil.rmtree(lake.folder / "artifacts" / REPOSITORY / "later")
+    sweep(ctx)
+    assert lake.keys() < before
 
 
 @pytest.mark.parametrize(
