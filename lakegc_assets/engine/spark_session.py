@@ -106,7 +106,7 @@ LOCAL: Final = {
     # Enough partitions that some ten million rows are hashed, not sorted.
     "spark.sql.shuffle.partitions": "200",
     **_hashed_joins(os.cpu_count() or 1),
-    # Over such sockets PySpark prints a stack trace for each worker that is idle for a minute.
+    # Over Unix sockets PySpark 4.3 prints a stack trace for each worker that was idle for a minute.
     "spark.python.unix.domain.socket.enabled": "false",
 }
 #: The settings that are useful on a cluster, too.

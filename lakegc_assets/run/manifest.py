@@ -143,7 +143,7 @@ def require_no_later_version(marks: Iterable[Manifest], url: str) -> None:
     Those rules may keep objects alive that marks of this version name.
 
     Args:
-        marks: any manifest of each mark of the repository.
+        marks: a manifest of each mark of the repository.
         url: the artifacts of the repository.
 
     Raises:

@@ -91,6 +91,7 @@ def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
     attempt, chain = unswept_mark(ctx)
     manifests: dict[str, Manifest] = {}
     ctx, marked = _with_settings_of_marks(ctx, chain, manifests), chain["deletion_candidates"]
+    # Every readable mark of the repository is in this cache by now.
     here = (one for one in manifests.values() if one.namespace == marked.namespace)
     require_no_later_version(here, f"{ctx.root.url}/{ctx.repository}")
     space = Workspace(ctx, attempt, f"{ASSET}/{lease.sweep}/")
