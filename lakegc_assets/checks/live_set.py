@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakegc_assets.checks.witness import KIND
+from lakegc_assets.checks.witness import KIND, meanings
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.tasks import thread_each
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.ranges import RangeInfo, read_metarange
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.scratch import Folder
@@ -123,8 +124,10 @@ def _staged(connections: Connections, key: str) -> Iterator[pa.Array]:
     for addresses in _listed(connections, key):
         yield addresses
         odd = addresses.filter(pc.match_substring_regex(addresses, _ODD)).to_pylist()
-        full = [namespace.relatives(address) for address in odd if "://" in address]
-        more = as_paths([*odd, *(relative for relatives in full for relative in relatives)])
+        full = [
+            meanings(namespace, address, AddressType.FULL) for address in odd if "://" in address
+        ]
+        more = as_paths([*odd, *(one for found in full for one in found if one is not None)])
         yield pa.array(more, pa.string())
 
 
