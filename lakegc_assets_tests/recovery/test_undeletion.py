@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.recovery.journal import CopyVerifier
-from lakegc_assets.recovery.undeletion import BackupCopies, bring_back
+from lakegc_assets.recovery.undeletion import BackupCopies, bring_back, forecast
 from lakegc_assets.storage.errors import PreconditionFailedError, StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import Lost, ObjectInfo, Recovery, UndeleteOutcome
@@ -205,3 +205,69 @@ def test_a_copy_that_changed_does_not_show_what_was_marked(lake: Path, tmp_path:
     known.proof.store.put(KEY, CONTENT)
     (one,) = bring_back(store, lost("0" * 32), known)
     assert str(one.detail).startswith("another object is there")
+
+
+class Silent(Stale):
+    """Tells no checksum of what is there."""
+
+    def checksums(self, key: str) -> Mapping[str, str]:
+        raise StoreUnavailableError(f"no answer for {key}")
+
+
+def test_what_cannot_be_compared_is_not_said_to_be_the_marked_object(lake: Path) -> None:
+    store = Silent(lake, "file:///lake")
+    store.put(KEY, CONTENT)
+    (one,) = bring_back(store, lost(md5(CONTENT).hexdigest()))
+    assert one.outcome == "already_there"
+    assert str(one.detail).startswith("it is not known whether it is the marked object: no answer")
+
+
+class Forgetful(LocalStore):
+    """Keeps nothing today; what it kept earlier comes back, if it is asked."""
+
+    def recovery(self) -> Recovery:
+        return Recovery("nothing", None, "as the test says")
+
+    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        for one in objects:
+            self.put(one.key, CONTENT[::-1])
+        return [UndeleteOutcome(one.key, "restored") for one in objects]
+
+
+def test_a_store_that_keeps_nothing_is_asked_for_what_has_no_copy(
+    lake: Path, tmp_path: Path
+) -> None:
+    store = Forgetful(lake, "file:///lake")
+    objects = [Lost(key, len(CONTENT), "e") for key in ("data/b", KEY, "data/c")]
+    found = bring_back(store, objects, copies(tmp_path))
+    assert [(one.key, one.outcome, one.source) for one in found] == [
+        ("data/b", "restored", "store"),
+        (KEY, "restored", "backup"),
+        ("data/c", "restored", "store"),
+    ]
+
+
+def test_what_a_backup_is_said_to_give_back_it_gives_back(lake: Path, tmp_path: Path) -> None:
+    store = LocalStore(lake, "file:///lake")
+    known = copies(tmp_path)
+    backup = known.proof.store
+    etags = {key: backup.put(key, CONTENT) for key in (KEY, "changed", "cut", "gone")}
+    backup.put("changed", CONTENT[::-1])
+    backup.put("cut", CONTENT[:-1])
+    backup.delete_many(["gone"])
+    objects = [Lost(key, len(CONTENT), "e") for key in (*etags, "never copied")]
+    told = forecast(store, objects, BackupCopies(etags, known.proof))
+    lacks = "its copy in the backup is"
+    assert [(one.verdict, one.why) for one in told] == [
+        ("backup", ""),
+        ("lost", f"{lacks} not the one that was verified"),
+        ("lost", f"{lacks} not the one that was verified"),
+        ("lost", f"{lacks} gone"),
+        ("lost", "it is not in the trash: it was pruned, or never moved there"),
+    ]
+    silent = Unseen(tmp_path / "backup", "file:///backup")
+    asked = forecast(store, objects, BackupCopies(etags, CopyVerifier(silent)))
+    assert [one.verdict for one in asked] == ["not_known"] * 4 + ["lost"]
+    assert asked[0].why.startswith("the backup could not be read: ")
+    found = bring_back(store, objects, BackupCopies(etags, known.proof))
+    assert [one.outcome == "restored" for one in found] == [one.verdict == "backup" for one in told]

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from lakegc_assets.engine.datasets import Part, read_parts
 from lakegc_assets.mark.explanation import explain_object
 from lakegc_assets.mark.references import References, read_references
+from lakegc_assets.mark.relations import AMBIGUOUS
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep import rounds
 from lakegc_assets.sweep.alarm import AlarmError
@@ -238,10 +239,18 @@ def test_what_another_repository_names_is_needed_by_a_backup(
     lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
     make_other(lake)
-    named, free, *_ = sorted(marked.candidates)
+    named, free, theirs, ours = sorted(marked.candidates)[:4]
     name_it(lake, named)
-    objects = pa.table({"address": [named, free], "size": [1, 1]})
-    assert needed(lake.context(spark), objects) == {named: STAGED}
+    # Addresses that nobody can place, staged there and committed here.
+    name_it(lake, f"local://{REPOSITORY}/a/../{theirs}", "up")
+    name_it(lake, f"local://{REPOSITORY}/a/../{ours}", "up", of=REPOSITORY)
+    commit(lake, of=REPOSITORY)
+    # HEAD has it no more, and the commit before is young: nothing else tells of it.
+    lake.client.delete_object(REPOSITORY, "main", "up")
+    commit(lake, of=REPOSITORY)
+    objects = pa.table({"address": [named, free, theirs, ours], "size": [1] * 4})
+    kept = {named: STAGED, theirs: AMBIGUOUS, ours: AMBIGUOUS}
+    assert needed(lake.context(spark), objects) == kept
 
 
 # Any history
