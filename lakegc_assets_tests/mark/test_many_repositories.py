@@ -26,6 +26,13 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.models import Branch, Commit, Repository
 from lakegc_assets.mark import references
+from lakegc_assets.mark.other_repositories import (
+    heads_of,
+    others_of,
+    record_naming,
+    record_read,
+    tables_of,
+)
 from lakegc_assets.mark.references import References, read_references
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
@@ -237,3 +244,41 @@ def test_what_did_not_change_in_a_thousand_repositories_costs_a_look_at_each(
     look()
     assert server.asked["log"] == len(server.moved)
     assert counted["put"] <= 4 * len(server.moved)
+
+
+def test_what_was_found_counts_until_a_table_or_a_head_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = _Server(1)
+    ctx = connected(context(tmp_path, monkeypatch, 1), server)
+    cache, (other,) = ctx.connections.cache(), others_of(ctx)
+
+    def found() -> tuple[str, list[str] | None]:
+        tables = tables_of(ctx.client, other, heads_of(ctx.client, other), cache)
+        return tables.state, None if tables.naming is None else [*tables.naming]
+
+    first, naming = found()
+    assert naming is None
+    record_naming(cache, other, first, ["a range"])
+    assert found() == (first, ["a range"])
+    # An import writes its ranges long before a HEAD leads to them.
+    (tmp_path / "objects/other-0/_lakefs" / ("a" * 64)).touch()
+    second, naming = found()
+    assert naming is None
+    record_naming(cache, other, second, [])
+    assert found() == (second, [])
+    server.moved = {"other-0"}
+    assert found()[1] is None
+    record_read(cache, other)
+    assert found()[1] is None
+
+
+@pytest.mark.parametrize(
+    "new", [{"id": "x"}, {"storage_namespace": "local://x"}, {"creation_date": _MADE + 1}, {}]
+)
+def test_a_repository_that_is_made_anew_is_another_one(
+    new: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read of the one before says nothing of it."""
+    (other,) = others_of(connected(context(tmp_path, monkeypatch, 1), _Server(1)))
+    assert other.is_same(other.repository.model_copy(update=new)) is (not new)
