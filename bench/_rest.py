@@ -148,8 +148,6 @@ class Rest:
             return self._slice(self._branch_rows, self._branches, asked)
         if path[0] not in self._refs.heads:
             return _missing()
-        if path[1:] == ["diff"]:
-            return self._slice(self._diff, self._diff_paths, asked)
         return _json({"id": path[0], "commit_id": self._refs.heads[path[0]]})
 
     def _of_commits(self, path: Sequence[str], _asked: Asked) -> Told:
@@ -157,10 +155,13 @@ class Rest:
         return _missing() if row is None else Told(200, row, [_JSON])
 
     def _of_refs(self, path: Sequence[str], asked: Asked) -> Told:
+        branch = path[0].rstrip("@$")
         if path[1:] == ["commits"]:
             return self._log(path[0], asked)
+        if path[1:] == ["diff", f"{branch}$"] and path[0] == f"{branch}@":
+            return self._slice(self._diff, self._diff_paths, asked)
         if path[1:] == ["objects", "ls"]:
-            return self._objects(path[0].removesuffix("$"), asked)
+            return self._objects(branch, asked)
         return _missing()
 
     def _slice(self, rows: Sequence[bytes], keys: Sequence[str], asked: Asked) -> Told:
