@@ -27,7 +27,9 @@ def root_at(folder: Path) -> ArtifactRoot:
 def begun(root: ArtifactRoot, repository: str, run: str, day: float = 0) -> AttemptArtifacts:
     """A run that has left nothing but its beginning."""
     attempt = f"{BEGAN + timedelta(days=day):%Y%m%dT%H%M%SZ}-00000000"
-    root.open(repository, run).put("attempt.json", json.dumps({"attempt": attempt}).encode())
+    root.open(repository, run).put(
+        "attempt.json", json.dumps({"attempt": attempt, "earlier": []}).encode()
+    )
     return AttemptArtifacts(root, repository, run, attempt)
 
 

@@ -32,8 +32,6 @@ from lakegc_assets.attribution.relations import (
 from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset, Session
-from lakegc_assets.errors import IntegrityError
-from lakegc_assets.mark.commits import ACTIVE, EXPIRED, RULE
 from lakegc_assets.mark.committed_addresses import PATH_RANGES
 from lakegc_assets.mark.incremental_listing import sweeps_since
 from lakegc_assets.mark.live_ranges import every_range
@@ -180,21 +178,10 @@ def attribute(ctx: RunContext) -> Manifest:
 def _commits(ctx: RunContext, attempt: AttemptArtifacts, chain: Mapping[str, Manifest]) -> _Commits:
     manifest = chain["active_commits"]
 
-    def rows(part: str, schema: pa.Schema) -> list[dict[str, Any]]:
-        table = attempt.rows(manifest, part)
-        needed = [name for name in schema.names if name != RULE]
-        if missing := [name for name in needed if name not in table.column_names]:
-            raise IntegrityError(
-                f"{attempt.url}/active_commits has no {', '.join(missing)}: an earlier version "
-                "made it, so its bytes cannot be attributed to branches. Mark again under another "
-                "run id"
-            )
-        found: list[dict[str, Any]] = table.to_pylist()
-        return found
-
-    active, expired = rows("data", ACTIVE), rows("expired", EXPIRED)
+    active, expired, heads, tagged = (
+        attempt.rows(manifest, part).to_pylist() for part in ("data", "expired", "heads", "tags")
+    )
     active.sort(key=lambda row: (row["creation_date"], row["commit_id"]))
-    heads = attempt.rows(manifest, "heads").to_pylist()
     known = {
         row["commit_id"]: Ancestor(row["creation_date"], row["main_parent"])
         for row in (*active, *expired)
@@ -205,7 +192,7 @@ def _commits(ctx: RunContext, attempt: AttemptArtifacts, chain: Mapping[str, Man
     retain = recorded_retain([manifest.settings])
     longest = None if rules is None else lengthen(Rules.parse(rules), retain, of_heads)
     kept_by = keepers(of_heads, known, longest, start)
-    tags = {row["tag"]: row["commit_id"] for row in attempt.rows(manifest, "tags").to_pylist()}
+    tags = {row["tag"]: row["commit_id"] for row in tagged}
     if not ctx.settings.protect_tags and not manifest.settings.get("protect_tags"):
         tags = protecting(retain, tags)
     by_metadata = {row["commit_id"] for row in active if row["kind"] == "metadata"}

@@ -105,7 +105,6 @@ def of_manifest(manifest: Manifest, facts: Sequence[str] = ()) -> dict[str, Any]
         "namespace": manifest.namespace,
         "attempt": manifest.attempt,
         "mode of the mark": manifest.mode,
-        # Older records lack the engine.
         "engine": manifest.facts.get("engine", "unknown"),
     }
     if manifest.digest:
@@ -220,20 +219,17 @@ def of_sweep(manifest: Manifest) -> dict[str, Any]:
     return {
         **sweep_figures(facts),
         "outcomes": value_of(facts["outcomes"]),
-        **_space_of(facts),
+        **_space_of(facts["space"]),
         "undo": undoable(facts, manifest.finished),
         "recovery": facts["recovery"]["notice"],
         "put back": value_of(facts["put_back"]),
         "backup": facts["backup"] or "none: backup_url is not set",
-        "warnings": "\n".join(facts.get("warnings", ())) or "none",
+        "warnings": "\n".join(facts["warnings"]) or "none",
     } | of_manifest(manifest, ("rounds", "delete_deadlines"))
 
 
-def _space_of(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Freed and held space of deleted objects, and until when; older sweeps have no such facts."""
-    space = facts.get("space")
-    if space is None:
-        return {}
+def _space_of(space: Mapping[str, Any]) -> dict[str, Any]:
+    """Freed and held space of deleted objects, and until when."""
     return {
         "bytes freed": space["freed"]["bytes"],
         "bytes held": space["held"]["bytes"],

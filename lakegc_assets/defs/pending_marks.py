@@ -67,7 +67,7 @@ def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
         moment, memory = collection.now(), remembered(context)
         outbox = Outbox(ways_of(collection.notices), memory.get("pending", {}), moment)
         listed = set(context.instance.get_dynamic_partitions(names.of(WAITING)))
-        before = memory.get("listed", memory.get("told", []))  # as older versions called it
+        before = memory.get("listed", [])
         # Another code location may have listed marks of another server.
         ours = listed.intersection(before)
         if not memory:

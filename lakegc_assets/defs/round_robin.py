@@ -78,9 +78,7 @@ class RoundRobin:
         """Take the state from the cursor of a sensor; ``now`` is the time of this tick."""
         self._sensor = sensor
         self.late: list[str] = []
-        kept = memory.get(_LOOKED)
-        # Older versions have one time for all repositories, or none.
-        self.looked: dict[str, int] = dict(kept) if isinstance(kept, dict) else {}
+        self.looked: dict[str, int] = dict(memory.get(_LOOKED, {}))
         self.changed: dict[str, str] = dict(memory.get(_CHANGED, {}))
         self._now = now
 

@@ -29,10 +29,8 @@ def rules_sensor(collection: Collection) -> dg.SensorDefinition:
     )
     def rules(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         lakefs, memory = collection.of(context).lakefs.config(), remembered(context)
-        # The cursor of older versions held only the rules.
-        known: dict[str, dict[str, Any]] = memory.get(RULES, memory)
-        before = memory if RULES in memory else {}
-        turns = RoundRobin(collection.names.of("gc_rules"), before, collection.now())
+        known: dict[str, dict[str, Any]] = memory.get(RULES, {})
+        turns = RoundRobin(collection.names.of("gc_rules"), memory, collection.now())
         client = lakefs.connect()
         there = {one.id: one for one in collected(lakefs, policies)}
 

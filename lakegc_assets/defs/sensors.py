@@ -85,8 +85,7 @@ def repositories_sensor(collection: Collection) -> dg.SensorDefinition:
         instance = context.instance
         known = set(instance.get_dynamic_partitions(names.of(REPOSITORY)))
         memory = remembered(context)
-        # Another code location may have keys of other servers. Cursors of older versions have no
-        # list.
+        # Another code location may have keys of other servers. A new cursor has no list.
         made = known.intersection(memory.get(_MADE, server))
         gone = [r for r in sorted(made - there) if not _has_runs(instance, REPOSITORY_TAG, r)]
         new = sorted(there - known)

@@ -251,8 +251,7 @@ def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
     )
     def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         memory = remembered(context)
-        # Older versions used the name ``told``.
-        reported = memory.get("stale", memory.get("told", []))
+        reported = memory.get("stale", [])
         outbox = Outbox(ways_of(collection.notices), memory.get("waiting", {}), collection.now())
         there, root, silence = _look(context, collection, memory.get("known", {}))
         names_there = sorted(one.name for one in there)

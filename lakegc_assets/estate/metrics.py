@@ -102,7 +102,6 @@ def repository_metrics(
         sum(last.candidates.facts["spared"].values()) if last and last.candidates else None,
         _stages(runs, last),
         _compared(report.get("compared", {})),
-        # Older reports lack the engine.
         str(report.get("engine", "")).partition(" ")[0] or None,
         len(_unreadable(runs)),
         problems,
@@ -229,7 +228,6 @@ _GAUGES: Final[tuple[_Described, ...]] = (
      lambda r: [
          (name, *kind.split(" ", 1), count)
          for name, one in r.stages.items()
-         # Older records have no such fact.
          for kind, count in sorted(one.facts.get("requests_by_kind", {}).items())
      ]),
     ("compared_objects", ("Objects of the last mark and of the mark of lakeFS's collector that it "

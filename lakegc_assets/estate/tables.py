@@ -252,7 +252,7 @@ def mark_figures(facts: Mapping[str, Any]) -> dict[str, int | float]:
 
 
 def sweep_figures(facts: Mapping[str, Any]) -> dict[str, int | float]:
-    """Figures of a sweep, which Dagster plots; records of older sweeps lack some of them."""
+    """Figures of a sweep, which Dagster plots."""
     totals = {
         outcome: facts["outcomes"].get(outcome, {"objects": 0, "bytes": 0})
         for outcome in ("deleted", "spared", "locked", "put_back", "already_missing")

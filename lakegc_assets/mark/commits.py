@@ -67,7 +67,6 @@ from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.wording import counted
 
-#: Column that is missing in marks of earlier versions.
 RULE: Final = "rule"
 ACTIVE: Final = schema(
     "commit_id string, metarange_id string, branch string, kind string, counted_from timestamp, "

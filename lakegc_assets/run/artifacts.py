@@ -175,8 +175,7 @@ class ArtifactRoot:
             ) from error
         try:
             values = json.loads(recorded)
-            # Earlier versions recorded only the present attempt.
-            names = [values["attempt"], *values.get("earlier", ())]
+            names = [values["attempt"], *values["earlier"]]
             found = [AttemptArtifacts(self, repository, run, validate_run_id(n)) for n in names]
         except (*DAMAGE, ConfigurationError) as error:
             raise IntegrityError(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.retention.retain_rules import Retain
-from lakegc_assets.run.settings import CollectorSettings, Settings, as_today
+from lakegc_assets.run.settings import CollectorSettings, Settings
 
 if TYPE_CHECKING:
     from lakegc_assets.run.artifacts import AttemptArtifacts
@@ -157,7 +157,7 @@ def given_settings(settings: Settings, stores: StoreConfig) -> dict[str, Any]:
 def recorded_settings(attempt: AttemptArtifacts) -> Mapping[str, Any]:
     """Return the settings of a published mark; empty if they are unknown."""
     try:
-        return as_today(attempt.recorded("gc_report").settings)
+        return attempt.recorded("gc_report").settings
     except LakegcError:
         return _NONE
 

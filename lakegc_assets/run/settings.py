@@ -450,32 +450,5 @@ def refusal(error: ValidationError) -> ConfigurationError:
 
 
 def recorded_retain(recorded: Iterable[Mapping[str, Any]]) -> Retain:
-    """Return the union of the ``retain`` rules of several recorded settings.
-
-    Settings of earlier versions have no such rules.
-    """
+    """Return the union of the ``retain`` rules of several recorded settings."""
     return reduce(or_, (Retain.parse(one.get("retain")) for one in recorded), NO_RETAIN)
-
-
-#: Today's names and units of times, by the names in earlier manifests, which have seconds.
-_EARLIER: Final = {
-    "min_age": ("min_age_hours", timedelta(hours=1)),
-    "clock_skew": ("clock_skew_seconds", timedelta(seconds=1)),
-    "clean_every": ("clean_every_hours", timedelta(hours=1)),
-    "inventory_max_age": ("inventory_max_age_days", timedelta(days=1)),
-    "lease_duration": ("lease_duration_seconds", timedelta(seconds=1)),
-    "lease_wait": ("lease_wait_seconds", timedelta(seconds=1)),
-    "pin_days": ("pin_days", timedelta(days=1)),
-    "trash_days": ("trash_days", timedelta(days=1)),
-}
-
-
-def as_today(recorded: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings of a manifest of any version, with today's names and units."""
-    if "min_age" not in recorded:
-        return recorded
-    found = dict(recorded)
-    for name, (now, unit) in _EARLIER.items():
-        if name in found:
-            found[now] = found.pop(name) / unit.total_seconds()
-    return found

@@ -34,7 +34,7 @@ def known(site: Site) -> Site:
     for name in ("sales", "sales-eu"):
         site.client.create_repository(name, f"local://{name}")
     for repository, run in (("sales", "first"), ("sales", "second"), ("removed", "old")):
-        content = json.dumps({"attempt": "20260301T000000Z-00000000"}).encode()
+        content = json.dumps({"attempt": "20260301T000000Z-00000000", "earlier": []}).encode()
         site.root.open(repository, run).put("attempt.json", content)
     return site
 

@@ -141,7 +141,7 @@ def test_a_key_that_somebody_else_made_is_never_removed(instance: dg.DagsterInst
 def test_a_sensor_that_remembers_nothing_takes_the_keys_of_its_server_for_its_own(
     instance: dg.DagsterInstance,
 ) -> None:
-    """As after an upgrade: older versions wrote nothing down."""
+    """As after a person has reset its cursor."""
     instance.add_dynamic_partitions("repository", ["a", "elsewhere"])
     location = Location(instance, {"a", "b"})
     location.tick()

@@ -12,6 +12,7 @@ from lakegc_assets.estate.tables import breakdown
 from lakegc_assets.retention.retain_rules import Retain
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.sweep.totals import space_facts
 from lakegc_assets.wording import human_bytes
 from lakegc_assets_tests.left import manifest_of
 
@@ -67,7 +68,7 @@ def test_slices_are_shown_by_classes_of_age() -> None:
     ]
 
 
-def test_records_of_older_sweeps_have_fewer_figures() -> None:
+def test_a_sweep_whose_mark_lacks_a_figure_has_fewer_figures() -> None:
     outcomes = {"deleted": {"objects": 2, "bytes": 30}, "spared": {"objects": 1, "bytes": 9}}
     attempt = AttemptArtifacts(ArtifactRoot("/nowhere", StoreConfig()), "repo", "m1", "a1")
     facts: dict[str, Any] = {
@@ -77,10 +78,12 @@ def test_records_of_older_sweeps_have_fewer_figures() -> None:
         "backup": None,
         "rounds": 1,
         "delete_deadlines": False,
+        "space": {**space_facts([]), "notice": "it keeps nothing"},
+        "warnings": [],
     }
     older = of_sweep(manifest_of(attempt, "swept_set", 0, facts))
     assert (older["objects deleted"], older["bytes spared"], older["bytes put back"]) == (2, 9, 0)
-    assert not {"objects kept", "share deleted", "requests sent", "space"} & older.keys()
+    assert not {"objects kept", "share deleted", "requests sent"} & older.keys()
     listed = {"objects": 8, "bytes": 100}
     newer = of_sweep(
         manifest_of(attempt, "swept_set", 0, {**facts, "listed": listed, "requests": 7})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -19,7 +18,7 @@ from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.pending_marks import waiting_sensor
 from lakegc_assets.defs.policy import NoticeSection
 from lakegc_assets.defs.round_robin import RoundRobin
-from lakegc_assets.defs.rule_changes import RULES, rules_sensor
+from lakegc_assets.defs.rule_changes import rules_sensor
 from lakegc_assets.defs.sensors import approvals_sensor
 from lakegc_assets.defs.staleness import staleness_sensor
 from lakegc_assets.errors import LakegcError
@@ -287,19 +286,6 @@ def test_rules_of_few_repositories_are_asked_for_in_a_tick_and_no_change_is_lost
         tick(daemon, "gc_rules", begun + number * _MINUTE)
     keys = [key.partition("|")[0] for _, key, _ in daemon.log]
     assert sorted(keys) == ["repo-00", "repo-19"]
-
-
-def test_what_an_earlier_version_knows_of_rules_is_no_change_and_hides_none(
-    site: Site, daemon: Daemon
-) -> None:
-    for _ in range(3):
-        tick(daemon, "gc_rules")
-    cursor = json.loads(daemon.cursors["gc_rules"] or "")
-    daemon.cursors["gc_rules"] = json.dumps(cursor[RULES])
-    site.client.set_gc_rules("repo-01", 4, {})
-    for _ in range(3):
-        tick(daemon, "gc_rules")
-    assert [key.partition("|")[0] for _, key, _ in daemon.log] == ["repo-01"]
 
 
 def test_a_changed_run_is_known_also_where_the_clock_of_dagster_s_database_is_another(

@@ -50,7 +50,7 @@ def long_ago(
     """
     start = datetime.now(timezone.utc).replace(microsecond=0) - days * DAY
     attempt = AttemptArtifacts(root, repository, run, f"{start:%Y%m%dT%H%M%SZ}-0123abcd")
-    name = f'{{"attempt": "{attempt.attempt}"}}'
+    name = f'{{"attempt": "{attempt.attempt}", "earlier": []}}'
     root.open(repository, run).put("attempt.json", name.encode())
     facts = {
         "store_listing": {"start": start.isoformat(), "clean_at": start.isoformat()},

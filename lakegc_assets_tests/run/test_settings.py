@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.retention.retain_rules import Retain
-from lakegc_assets.run.settings import MIN_SAFE_AGE, CollectorSettings, Settings, as_today
+from lakegc_assets.run.settings import MIN_SAFE_AGE, CollectorSettings, Settings
 
 WRONG: list[dict[str, Any]] = [
     {"min_age_hours": -1.0, "allow_unsafe_min_age": True},
@@ -80,17 +80,6 @@ def test_settings_are_recorded_as_json() -> None:
     assert values["min_age_hours"] == 24.0
     assert values["clock_skew_seconds"] == 300.0
     assert set(values) == set(CollectorSettings.model_fields)
-    assert as_today(values) == values
-
-
-def test_settings_that_an_earlier_version_recorded_have_the_names_and_units_of_today() -> None:
-    recorded = {"min_age": 86400.0, "pin_days": 2_592_000.0, "lease_wait": 60.0, "clean": False}
-    assert as_today(recorded) == {
-        "min_age_hours": 24.0,
-        "pin_days": 30.0,
-        "lease_wait_seconds": 60.0,
-        "clean": False,
-    }
 
 
 def test_other_values_are_checked_as_the_first_ones_are() -> None:

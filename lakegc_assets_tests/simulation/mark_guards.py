@@ -70,7 +70,9 @@ def _all_seen(unreferenced: Any, unresolved: Any, _seen: Any, *more: Any) -> Any
 def _any_attempt(root: artifacts.ArtifactRoot, repository: str, run: str, _now: object) -> Any:
     """A new attempt of a mark, whether it is published or not."""
     attempt = f"again-{world().token_hex(4)}"
-    root.open(repository, run).put("attempt.json", b'{"attempt": "%s"}' % attempt.encode())
+    root.open(repository, run).put(
+        "attempt.json", b'{"attempt": "%s", "earlier": []}' % attempt.encode()
+    )
     return artifacts.AttemptArtifacts(root, repository, run, attempt)
 
 
