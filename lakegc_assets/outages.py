@@ -13,7 +13,7 @@ from typing import Final
 #: Seconds without a failed call after which an earlier outage of a server no longer counts.
 _FORGOTTEN_S: Final = 60.0
 #: Seconds between two log lines about one server.
-_QUIET_S: Final = 10.0
+QUIET_S: Final = 10.0
 
 
 @dataclass
@@ -37,9 +37,9 @@ def note_away(server: str, now: float) -> tuple[float, bool]:
     with _changing:
         known = _outages.get(server)
         if known is None or now - known.last > _FORGOTTEN_S:
-            known = _outages[server] = _Outage(now, now, now - 2 * _QUIET_S)
+            known = _outages[server] = _Outage(now, now, now - 2 * QUIET_S)
         known.last = now
-        due = now - known.logged >= _QUIET_S
+        due = now - known.logged >= QUIET_S
         known.logged = now if due else known.logged
         return now - known.since, due
 

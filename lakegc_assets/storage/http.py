@@ -47,8 +47,6 @@ from lakegc_assets.storage.errors import (
 )
 
 _LOG: Final = logging.getLogger(__name__)
-#: Seconds of waiting before the first log line, and between two lines.
-QUIET_S: Final = 5.0
 #: Good statuses; 206, a part of a content, is not one.
 _OK: Final = {
     "GET": {200}, "HEAD": {200}, "PUT": {201, 202}, "POST": {200, 202}, "DELETE": {200, 202, 204},
@@ -126,10 +124,11 @@ def is_awaited(
     """
     if method not in _PATIENT or not is_away(failure) or _is_misdirected(failure):
         return False
-    waited = max(waited, outages.note_away(server, time.monotonic())[0])
+    away, due = outages.note_away(server, time.monotonic())
+    waited = max(waited, away)
     if waited >= wait_s:
         return False
-    if waited >= QUIET_S:
+    if due and waited >= outages.QUIET_S:
         _LOG.warning(
             "the object store is away: waiting for it, %.0f s of %.0f s: %s (%s)",
             waited, wait_s, failure.code, failure.message,
@@ -140,20 +139,6 @@ def is_awaited(
 def is_away(failure: HttpFailure) -> bool:
     """True if a service is down or overloaded: it may answer in a minute."""
     return failure.kind in {StoreThrottledError, StoreUnavailableError}
-
-
-class _Pace(logging.Filter):
-    """Passes one record in ``QUIET_S``: many threads wait for one store."""
-
-    _last = 0.0
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        passes = record.created - self._last >= QUIET_S
-        self._last = record.created if passes else self._last
-        return passes
-
-
-_LOG.addFilter(_Pace())
 
 
 def _is_misdirected(error: BaseException | None) -> bool:

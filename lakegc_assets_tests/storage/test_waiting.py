@@ -75,7 +75,7 @@ def test_a_put_waits_unless_it_has_a_condition(opened: Open, script: Script) -> 
 def test_a_new_attempt_of_a_run_waits_for_nothing(script: Script) -> None:
     """Else it could hide an attempt that another process has begun, or published, meanwhile."""
     unpublished = [Answer(404), Answer(body=page(""))]
-    recorded = found('{"attempt": "a"}')
+    recorded = found('{"attempt": "a", "earlier": []}')
     script.answers = [recorded, recorded, *unpublished, _STARTING]
     root = ArtifactRoot("s3://b/artifacts", replace(script.config(_TRIES), wait_s=0.5))
     with pytest.raises(StoreThrottledError):
@@ -120,9 +120,8 @@ def test_requests_wait_together_for_a_store_that_is_away(opened: Open, script: S
 def test_a_long_wait_is_logged_once_for_all_threads(
     opened: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The pace is measured from the time of the last line of any test.
     caplog.set_level(logging.WARNING, "lakegc_assets.storage.http")
-    monkeypatch.setattr("lakegc_assets.storage.http.QUIET_S", 0.05)
+    monkeypatch.setattr("lakegc_assets.outages.QUIET_S", 0.05)
     with pytest.raises(StoreThrottledError):
         opened(_STARTING, 1.0).get("k")
     lines = [one for one in caplog.messages if "the object store is away: waiting for it" in one]
