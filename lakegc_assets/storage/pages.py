@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.http import each_page, explaining
 from lakegc_assets.storage.values import LISTING_SCHEMA, KeyRange, ObjectInfo, Prefixes
 
 #: First of the 16-bit characters that UTF-16 order puts after all characters beyond 16 bits.
@@ -47,19 +48,14 @@ def follow(
     The first token is None. ``one_level`` requests the delimiter ``/``. Raises StorageError: a page
     has keys that were not requested, or a token is repeated.
     """
-    token, seen = None, set[str]()
-    while True:
+
+    def asked(token: str | None) -> tuple[Page, str | None]:
         page = ask(token)
         _require_asked(page, prefix, where, one_level=one_level)
-        yield page
-        token = page.next_token
-        if token is None:
-            return
-        if token in seen:
-            raise StorageError(
-                f"{where}: the store returned the same page token twice: {_UNUSABLE}"
-            )
-        seen.add(token)
+        return page, page.next_token
+
+    with explaining(where):
+        yield from each_page(asked, "objects")
 
 
 def _require_asked(page: Page, prefix: str, where: str, *, one_level: bool) -> None:

@@ -14,12 +14,12 @@ Format: https://docs.aws.amazon.com/AmazonS3/latest/API/API_LifecycleRule.html
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from lakegc_assets.storage.bucket_store import overlap
-from lakegc_assets.storage.s3.listing import parse
+from lakegc_assets.storage.s3.listing import keep
 
 #: Storage classes whose objects cannot be read; tiers of Intelligent-Tiering are in no list.
 ARCHIVES: Final = frozenset({"GLACIER", "DEEP_ARCHIVE"})
@@ -30,13 +30,8 @@ _ALL_END: Final = "AllVersionsExpiration"
 _OWN: Final = frozenset({_DELETED_END, _ALL_END})
 
 
-def keep_rules(
-    response_dict: Mapping[str, Any], customized_response_dict: dict[str, Any], **_: object
-) -> None:
-    """Keep the rules in an answer as XML, as botocore's ``before-parse`` handler."""
-    # botocore reports what is no XML.
-    with suppress(ET.ParseError, LookupError):
-        customized_response_dict[_XML] = parse(response_dict["body"]).findall("{*}Rule")
+#: Keeps the rules in an answer as XML.
+keep_rules: Final = partial(keep, _XML, "{*}Rule")
 
 
 def rules_in(answer: Any) -> Sequence[Any]:  # noqa: ANN401 - boto3's

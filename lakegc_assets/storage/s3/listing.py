@@ -13,7 +13,8 @@ Format: https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_plus
 
@@ -85,6 +86,19 @@ def _split(body: bytes) -> _Answer:
 def parse(body: bytes) -> ET.Element:
     """The XML of an answer."""
     return ET.fromstring(body)  # noqa: S314 - as botocore itself does
+
+
+def keep(
+    name: str,
+    path: str,
+    response_dict: Mapping[str, Any],
+    customized_response_dict: dict[str, Any],
+    **_: object,
+) -> None:
+    """Add the elements at a path to an answer, as botocore's ``before-parse`` handler."""
+    # botocore reports what is no XML.
+    with suppress(ET.ParseError, LookupError):
+        customized_response_dict[name] = parse(response_dict["body"]).findall(path)
 
 
 def _space(root: ET.Element) -> str:

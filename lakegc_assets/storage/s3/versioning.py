@@ -11,11 +11,11 @@ Format: https://github.com/minio/minio/blob/master/docs/bucket/versioning/README
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ET
+from functools import partial
 from typing import Any, Final
 
 from lakegc_assets.storage.bucket_store import overlap
-from lakegc_assets.storage.s3.listing import parse
+from lakegc_assets.storage.s3.listing import keep
 
 _EXCLUDED: Final = "LakegcExcludedPrefixes"
 _WILDCARD: Final = re.compile(r"[*?]")
@@ -24,17 +24,8 @@ _WILDCARD: Final = re.compile(r"[*?]")
 _FOREIGN_FOLDER: Final = re.compile(r"(?<=/)_(?!lakefs/)[^/*?]*(?=/)")
 
 
-def keep_exclusions(
-    response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object
-) -> None:
-    """Add the excluded prefixes to an answer, as botocore's ``before-parse`` handler."""
-    try:
-        root = parse(response_dict["body"])
-    except (ET.ParseError, LookupError):
-        # botocore raises an error of its own.
-        return
-    found = [one.text or "" for one in root.iterfind("{*}ExcludedPrefixes/{*}Prefix")]
-    customized_response_dict[_EXCLUDED] = found
+#: Keeps the excluded prefixes in an answer.
+keep_exclusions: Final = partial(keep, _EXCLUDED, "{*}ExcludedPrefixes/{*}Prefix")
 
 
 def status_below(answer: Any, prefix: str) -> str:  # noqa: ANN401 - botocore's answer, with ours
@@ -44,7 +35,7 @@ def status_below(answer: Any, prefix: str) -> str:  # noqa: ANN401 - botocore's 
     objects may be excluded from it.
     """
     status = str(answer.get("Status", "")).lower()
-    patterns = answer.get(_EXCLUDED, ())
+    patterns = (one.text or "" for one in answer.get(_EXCLUDED, ()))
     if status == "enabled" and any(_may_match(pattern, prefix) for pattern in patterns):
         return "excluded"
     return status
