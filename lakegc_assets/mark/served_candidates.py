@@ -39,8 +39,6 @@ from lakegc_assets.run.manifest import Manifest
 from lakegc_assets.storage.base import ObjectStore
 
 SPARED: Final = schema("address string, why string")
-SERVED: Final = relations.SERVED
-UNVERIFIED: Final = relations.UNVERIFIED
 #: Names of parts and of facts of ``deletion_candidates``.
 _COMPARED: Final = "compared_ranges"
 _MATCHES: Final = "matches"

@@ -27,7 +27,8 @@ from lakegc_assets.mark.etags import Evidence, etag_files
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.lookups import Inquiry
 from lakegc_assets.mark.report import report
-from lakegc_assets.mark.served_candidates import SERVED, SPARED, UNVERIFIED, served_candidates
+from lakegc_assets.mark.served_candidates import SPARED, served_candidates
+from lakegc_assets.mark.signature_relations import SERVED, UNVERIFIED
 from lakegc_assets.mark.signatures import NOTHING_COMPARED, HeadMatches
 from lakegc_assets.mark.uncommitted_snapshot import snapshot_uncommitted
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts

@@ -22,7 +22,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.mark.comparison import compare
 from lakegc_assets.mark.explanation import explain_object
-from lakegc_assets.mark.served_candidates import SERVED, UNVERIFIED
+from lakegc_assets.mark.signature_relations import SERVED, UNVERIFIED
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import MODES, Mode
 from lakegc_assets.storage.base import ObjectStore

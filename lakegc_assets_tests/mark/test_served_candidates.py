@@ -31,11 +31,11 @@ from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.etags import EtagFiles, etag_files
 from lakegc_assets.mark.ranges import range_frame
 from lakegc_assets.mark.served_candidates import (
-    UNVERIFIED,
     inquire,
     read_compared,
     served_candidates,
 )
+from lakegc_assets.mark.signature_relations import UNVERIFIED
 from lakegc_assets.mark.signatures import CANDIDATES, MATCHES, SIGNATURES, HeadMatches, HeadRanges
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests import recorded

@@ -24,7 +24,8 @@ from lakegc_assets.mark.committed_addresses import read_committed_addresses
 from lakegc_assets.mark.etags import etag_files
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.lookups import Inquiry
-from lakegc_assets.mark.served_candidates import SERVED, UNVERIFIED, served_candidates
+from lakegc_assets.mark.served_candidates import served_candidates
+from lakegc_assets.mark.signature_relations import SERVED, UNVERIFIED
 from lakegc_assets.mark.uncommitted_snapshot import snapshot_uncommitted
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.config import StoreConfig

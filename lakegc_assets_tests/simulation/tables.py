@@ -16,7 +16,8 @@ from lakegc_assets.engine import datasets
 from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.mark.live_ranges import Live, LiveRanges
-from lakegc_assets.mark.served_candidates import SERVED, SPARED
+from lakegc_assets.mark.served_candidates import SPARED
+from lakegc_assets.mark.signature_relations import SERVED
 from lakegc_assets.mark.signatures import NOTHING_COMPARED, HeadMatches
 from lakegc_assets.mark.uncommitted_snapshot import Staged
 from lakegc_assets.run.artifacts import UNCOMMITTED

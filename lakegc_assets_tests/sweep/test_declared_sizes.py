@@ -14,7 +14,7 @@ import pytest
 from lakegc_assets.checks.invariants import evaluate
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.objects import linking, objects
-from lakegc_assets.mark.served_candidates import SERVED, UNVERIFIED
+from lakegc_assets.mark.signature_relations import SERVED, UNVERIFIED
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake, candidates, running

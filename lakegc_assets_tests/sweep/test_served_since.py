@@ -13,7 +13,7 @@ from lakegc_assets.engine.session import Dataset
 from lakegc_assets.mark import signatures
 from lakegc_assets.mark.ranges import range_frame
 from lakegc_assets.mark.reasons import CANDIDATES
-from lakegc_assets.mark.served_candidates import SERVED
+from lakegc_assets.mark.signature_relations import SERVED
 from lakegc_assets.sweep.delta import DeltaMarks
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake, candidates
