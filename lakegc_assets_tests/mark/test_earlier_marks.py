@@ -72,14 +72,19 @@ class Past:
         """Let all objects be older than the youngest age at which the tests allow candidates."""
         age(self.lake.objects / "data", days=1)
 
-    def mark(self, run: str, last: object = find_candidates, **settings: Any) -> RunContext:
+    def mark(self, run: str, last: object = find_active_commits, **settings: Any) -> RunContext:
         ctx = self.lake.context(self.spark, run, **self.settings, **settings)
         for stage in STAGES[: STAGES.index(last) + 1]:
             stage(ctx)
         return ctx
 
-    def is_candidate(self, run: str) -> bool:
+    def is_kept(self, run: str) -> bool:
+        """Whether the commit is active in a mark: no object of such a one is a candidate."""
         attempt = self.mark(run).root.attempt(REPOSITORY, run)
+        return self.commit in attempt.read("active_commits")["commit_id"].to_pylist()
+
+    def is_candidate(self, run: str) -> bool:
+        attempt = self.mark(run, find_candidates).root.attempt(REPOSITORY, run)
         return self.address in attempt.read("deletion_candidates")["address"].to_pylist()
 
     def reset(self) -> None:
@@ -146,16 +151,16 @@ def test_what_happens_between_marks_hides_no_date(
     for number, events in enumerate(chain):
         for event in events:
             event(past)
-        assert not past.is_candidate(f"mark-{number}")
+        assert past.is_kept(f"mark-{number}")
     # It is for its retention that it stays.
     lake.rules(5, main=0)
-    assert past.is_candidate("shorter")
+    assert not past.is_kept("shorter")
 
 
 def test_what_was_a_candidate_once_may_go(lake: SmallLake, spark: Session) -> None:
     past = Past(lake, spark)
     rules(past)
-    past.mark("first", find_active_commits)
+    past.mark("first")
     past.reset()
     lake.rules(5, main=0)
     assert past.is_candidate("shorter")
@@ -178,7 +183,7 @@ def test_of_several_paths_the_longest_days_are_remembered(lake: SmallLake, spark
     past = Past(lake, spark, protect_tags=True, retain={"paths": days})
     lake.rules(0, main=0)
     lake.client.create_tag(REPOSITORY, "v1", past.before)
-    attempt = past.mark("first", find_active_commits).root.attempt(REPOSITORY, "first")
+    attempt = past.mark("first").root.attempt(REPOSITORY, "first")
     assert past.before in attempt.read("active_commits", REMEMBERED)["commit_id"].to_pylist()
 
 
@@ -204,16 +209,6 @@ def test_of_a_head_the_dates_by_other_branches_are_handed_on_too() -> None:
     ]
 
 
-def test_marks_of_earlier_versions_are_read(lake: SmallLake, spark: Session) -> None:
-    past = Past(lake, spark)
-    rules(past)
-    ctx = past.mark("first", find_active_commits)
-    parts = ctx.root.attempt(REPOSITORY, "first").manifest("active_commits").parts
-    assert parts.keys() == {"data", "expired", "heads", "tags"}
-    past.reset()
-    assert not past.is_candidate("second")
-
-
 @pytest.mark.parametrize(
     ("again", "kept"),
     [
@@ -232,17 +227,19 @@ def test_a_run_begun_anew_knows_what_its_earlier_attempt_did(
     if metadata:
         lake.calendar.days_ago = 15
         lake.client.create_branch(REPOSITORY, "dev", past.before)
-        past.address = lake.upload("dev", "x", "held by law")
-        lake.client.commit_branch(REPOSITORY, "dev", "held", metadata={"hold": "yes"})
+        lake.upload("dev", "x", "held by law")
+        past.commit = lake.client.commit_branch(
+            REPOSITORY, "dev", "held", metadata={"hold": "yes"}
+        ).id
         lake.calendar.days_ago = 0
         past.age()
-    past.mark("first", find_active_commits)
+    past.mark("first")
     if metadata:
         lake.client.delete_branch(REPOSITORY, "dev")
     else:
         past.reset()
     past.mark("first", list_store)
-    assert not past.is_candidate(again)
+    assert past.is_kept(again)
 
 
 @pytest.fixture
@@ -264,12 +261,12 @@ def overlapping(monkeypatch: pytest.MonkeyPatch) -> Callable[[Past, Callable[[],
                 return finish(ctx, asset, *more)
             ends.append(lambda: finish(ctx, asset, *more))
             meanwhile()
-            past.mark("late", find_active_commits)
+            past.mark("late")
             return ctx.root.attempt(REPOSITORY, "early").recorded(asset)
 
         with monkeypatch.context() as patch:
             patch.setattr(RunContext, "finish", held)
-            past.mark("early", find_active_commits)
+            past.mark("early")
         assert not ends
 
     return run
@@ -282,7 +279,7 @@ def test_of_marks_that_overlap_each_hands_on_what_it_knew(
     rules(past)
     overlapping(past, past.reset)
     for number in range(2):
-        assert not past.is_candidate(f"next-{number}")
+        assert past.is_kept(f"next-{number}")
     read = past.lake.root.attempt(REPOSITORY, "next-1").recorded("active_commits").facts
     attempt = past.lake.root.attempt(REPOSITORY, "next-0").attempt
     assert read["handed_on"] == [f"next-0/{attempt}"]
@@ -298,7 +295,7 @@ def test_marks_of_earlier_versions_that_overlap_hand_on_what_each_knew(
     overlapping(past, past.reset)
     for run in ("early", "late"):
         amend(past, run, handed_on=None)
-    assert not past.is_candidate("next")
+    assert past.is_kept("next")
 
 
 def amend(past: Past, run: str, **facts: Any) -> None:
@@ -316,8 +313,8 @@ def test_a_mark_hands_on_what_another_knew_that_ended_while_it_began(
     lake.rules(0, main=30)
     lake.calendar.days_ago = 15
     lake.client.create_branch(REPOSITORY, "dev", past.before)
-    past.address = lake.upload("dev", "x", "held by law")
-    lake.client.commit_branch(REPOSITORY, "dev", "held", metadata={"hold": "yes"})
+    lake.upload("dev", "x", "held by law")
+    past.commit = lake.client.commit_branch(REPOSITORY, "dev", "held", metadata={"hold": "yes"}).id
     lake.calendar.days_ago = 0
     past.age()
     find = commits.find_liveness
@@ -325,25 +322,25 @@ def test_a_mark_hands_on_what_another_knew_that_ended_while_it_began(
     def meanwhile(*args: Any, **more: Any) -> Any:
         with monkeypatch.context() as patch:
             patch.setattr(commits, "find_liveness", find)
-            past.mark("other", find_active_commits)
+            past.mark("other")
         lake.client.delete_branch(REPOSITORY, "dev")
         return find(*args, **more)
 
     with monkeypatch.context() as patch:
         patch.setattr(commits, "find_liveness", meanwhile)
-        past.mark("first", find_active_commits)
+        past.mark("first")
     past.settings = {"retain": {"metadata": {"hold": "yes"}}}
-    assert not past.is_candidate("second")
+    assert past.is_kept("second")
 
 
 def test_what_a_restored_repository_has_still_counts(lake: SmallLake, spark: Session) -> None:
     past = Past(lake, spark)
     rules(past)
-    past.mark("first", find_active_commits)
+    past.mark("first")
     # Of another creation date: refs that were dumped are restored into a repository made bare.
     amend(past, "first", repository_made=1)
     past.reset()
-    assert not past.is_candidate("second")
+    assert past.is_kept("second")
 
 
 @contextmanager
@@ -367,7 +364,7 @@ def test_what_a_restored_repository_has_and_cannot_be_read_stops_a_mark(
     """A real lakeFS does not find by its id what was cherry-picked in the last ten minutes."""
     past = Past(lake, spark)
     rules(past)
-    past.mark("first", find_active_commits)
+    past.mark("first")
     amend(past, "first", repository_made=1)
     past.reset()
     metadata = {"cherry-pick-origin": past.commit, "cherry-pick-committer": "lab"}
@@ -375,8 +372,8 @@ def test_what_a_restored_repository_has_and_cannot_be_read_stops_a_mark(
     refused = pytest.raises(IntegrityError, match="may not find a commit that was cherry-picked")
     with without_commit(past, monkeypatch), refused:
         past.mark("second")
-    assert not past.is_candidate("third")
-    assert not past.is_candidate("fourth")
+    assert past.is_kept("third")
+    assert past.is_kept("fourth")
 
 
 def test_what_only_another_repository_of_the_name_has_read_still_counts(
@@ -385,14 +382,14 @@ def test_what_only_another_repository_of_the_name_has_read_still_counts(
     """It was restored from an early dump first, without the commit, and then from a later one."""
     past = Past(lake, spark)
     rules(past)
-    past.mark("first", find_active_commits)
+    past.mark("first")
     amend(past, "first", repository_made=1)
     past.reset()
     with without_commit(past, monkeypatch):
-        past.mark("second", find_active_commits)
+        past.mark("second")
     amend(past, "second", repository_made=2)
     for run in ("third", "fourth"):
-        assert not past.is_candidate(run)
+        assert past.is_kept(run)
     attempts = {run: lake.root.attempt(REPOSITORY, run) for run in ("first", "second", "third")}
     names = {run: f"{run}/{attempt.attempt}" for run, attempt in attempts.items()}
     read = lake.root.attempt(REPOSITORY, "fourth").recorded("active_commits").facts
@@ -407,7 +404,7 @@ def test_commits_that_a_restored_repository_lacks_take_a_request_each(
     """And not lists of all branches and tags: a mark may know very many of them."""
     past = Past(lake, spark)
     rules(past)
-    past.mark("first", find_active_commits)
+    past.mark("first")
     amend(past, "first", repository_made=1)
     asked: list[str] = []
     real = LakeFSClient.call
@@ -433,7 +430,7 @@ def test_lists_of_artifacts_that_end_early_hide_nothing_that_a_mark_knew(
     """Neither of runs nor of files: they look like whole ones."""
     past = Past(lake, spark)
     rules(past)
-    past.mark("first", find_active_commits)
+    past.mark("first")
     past.reset()
     real: dict[str, Callable[..., Any]] = {
         name: getattr(LocalStore, name) for name in ("list_prefixes", "list")
@@ -449,7 +446,7 @@ def test_lists_of_artifacts_that_end_early_hide_nothing_that_a_mark_knew(
         return real["list"](store, prefix, *more, **named)
 
     monkeypatch.setattr(LocalStore, cut, runs if cut == "list_prefixes" else files)
-    assert not past.is_candidate("second")
+    assert past.is_kept("second")
 
 
 def test_a_mark_that_cannot_be_read_is_passed_over_with_a_warning(
@@ -458,7 +455,7 @@ def test_a_mark_that_cannot_be_read_is_passed_over_with_a_warning(
     past = Past(lake, spark)
     rules(past)
     for run in ("first", "second"):
-        past.mark(run, find_active_commits)
+        past.mark(run)
     attempt = lake.root.attempt(REPOSITORY, "first")
     attempt.store().put("active_commits/manifest.json", b"{}")
     attempt = lake.root.attempt(REPOSITORY, "second")
@@ -466,7 +463,7 @@ def test_a_mark_that_cannot_be_read_is_passed_over_with_a_warning(
     # A folder in which no mark was begun is none of a mark.
     lake.root.open(REPOSITORY, "notes").put("notes.txt", b"of a person")
     with caplog.at_level("WARNING"):
-        past.mark("third", find_active_commits)
+        past.mark("third")
     assert "passed over, with what only that mark knew" in caplog.text
     assert "first" in caplog.text
     assert f"files of {attempt.url}/active_commits are missing" in caplog.text
@@ -479,10 +476,10 @@ def test_a_mark_that_cannot_be_read_stops_one_that_keeps_commits_by_their_metada
     """A branch of theirs may be deleted: no other witness has them."""
     past = Past(lake, spark, retain={"metadata": {"hold": "yes"}})
     rules(past)
-    ctx = past.mark("first", find_active_commits)
+    ctx = past.mark("first")
     ctx.root.attempt(REPOSITORY, "first").store().put("active_commits/manifest.json", b"{}")
     with pytest.raises(IntegrityError, match=r"first.*restore the file from a copy"):
-        past.mark("second", find_active_commits)
+        past.mark("second")
 
 
 @pytest.mark.parametrize("kept", ["by the rules", "by its metadata"])
@@ -492,7 +489,7 @@ def test_a_damaged_file_of_an_earlier_mark_stops_each_mark_until_a_person_decide
     metadata = kept == "by its metadata"
     past = Past(lake, spark, **({"retain": {"metadata": {"hold": "yes"}}} if metadata else {}))
     rules(past)
-    ctx = past.mark("first", find_active_commits)
+    ctx = past.mark("first")
     attempt = ctx.root.attempt(REPOSITORY, "first")
     # Rules of metadata need commits that have expired, too.
     name = "expired" if metadata else "data"
@@ -503,16 +500,16 @@ def test_a_damaged_file_of_an_earlier_mark_stops_each_mark_until_a_person_decide
     advice = r"changed it.*A new mark does not help.*restore the file from a copy.*'first'"
     for run in ("second", "third"):
         with pytest.raises(IntegrityError, match=advice):
-            past.mark(run, find_active_commits)
+            past.mark(run)
     shutil.rmtree(Path(ctx.root.url, REPOSITORY, "first"))
-    past.mark("fourth", find_active_commits)
+    past.mark("fourth")
 
 
 def test_for_a_prune_what_its_own_mark_knew_counts_too(lake: SmallLake, spark: Session) -> None:
     """Trash and backups of others may hold the only copy of what only this mark has seen."""
     past = Past(lake, spark)
     rules(past)
-    ctx = past.mark("first", find_active_commits)
+    ctx = past.mark("first")
     past.reset()
     objects = pa.table({"address": [past.address], "size": [1]}, schema=OBJECTS)
     assert needed(ctx, objects) == {past.address: "an active commit holds it"}
