@@ -56,19 +56,20 @@ class Records(NoRecords):
 
 @dataclasses.dataclass(frozen=True)
 class Estate:
-    """A lake with one mark of now and some runs of long ago, of which ``OLD`` may go."""
+    """A lake with one mark of now and some runs of long ago, of which ``old`` may go."""
 
     lake: SmallLake
     spark: Session
     folder: Path
+    old: str = OLD
 
     @property
     def root(self) -> ArtifactRoot:
         return self.lake.root
 
-    def artifacts(self, run: str = OLD) -> Path:
-        """The folder of a run."""
-        return Path(self.root.url, REPOSITORY, run)
+    def artifacts(self, run: str = "") -> Path:
+        """The folder of a run, the old one unless another is named."""
+        return Path(self.root.url, REPOSITORY, run or self.old)
 
     def context(self, **settings: object) -> RunContext:
         return self.lake.context(self.spark, "none", **settings)
@@ -86,7 +87,7 @@ class Estate:
     def namespace(self) -> Any:
         return self.lake.store
 
-    def of(self, run: str = OLD) -> dict[str, bytes]:
+    def of(self, run: str = "") -> dict[str, bytes]:
         return contents(self.artifacts(run))
 
 
@@ -94,10 +95,10 @@ def again(estate: Estate, **more: Any) -> None:
     """Make the old run anew, in another way."""
     for path in sorted(estate.artifacts().rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
-    long_ago(estate.root, OLD, AGE, **more)
+    long_ago(estate.root, estate.old, AGE, **more)
 
 
 def write_old(estate: Estate, key: str, data: bytes) -> None:
     """Write a file of the old run, as old as the others."""
-    estate.root.attempt(REPOSITORY, OLD).store().put(key, data)
+    estate.root.attempt(REPOSITORY, estate.old).store().put(key, data)
     age(estate.artifacts(), AGE)

@@ -135,11 +135,19 @@ def test_killed_again_and_again(
 
 
 @pytest.mark.parametrize(
-    "tries",
-    [1, pytest.param(1_000, id="after each", marks=pytest.mark.conformance)],
+    ("every", "tries"),
+    [
+        pytest.param(False, 1, id="around each change"),
+        pytest.param(True, 1_000, id="every line", marks=pytest.mark.conformance),
+    ],
 )
-def test_a_prune_killed_at_every_line(
-    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tries: int
+def test_a_prune_killed_at_any_line(
+    place: Place,
+    marked: Marked,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    every: bool,  # noqa: FBT001 - a parameter
+    tries: int,
 ) -> None:
     make_backup(place.context())
     whole = tmp_path / "whole"
@@ -158,14 +166,18 @@ def test_a_prune_killed_at_every_line(
         names = [NAME] if contents(Path(place.url)) else []
         return [one.kept for one in pruning(place, *names).run()]
 
-    lines = Lines(backup_pruning.__file__)
+    def there() -> int:
+        return hash(frozenset(Path(place.url).rglob("*")))
+
+    lines = Lines(backup_pruning.__file__, state=there)
     with lines.watch():
         assert prune() == [""]
     assert contents(Path(place.url)) == {}
     assert asked == [len(marked.candidates)]
     assert len(lines.kills()) > 40
+    kills = lines.kills() if every else lines.telling()
     tried: Counter[tuple[str, ...]] = Counter()
-    for line, time in lines.kills():
+    for line, time in kills:
         shutil.rmtree(place.url, ignore_errors=True)
         shutil.copytree(whole, place.url)
         with pytest.raises(Killed), lines.watch(line, time):
