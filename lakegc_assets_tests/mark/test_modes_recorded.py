@@ -40,16 +40,8 @@ def in_mode(
     return recorded.mark(ctx, publish=publish)
 
 
-@pytest.mark.parametrize(
-    "repository",
-    [
-        "retention",
-        *(
-            pytest.param(one, marks=pytest.mark.conformance)
-            for one in ("identical", "small", "orderhz")
-        ),
-    ],
-)
+@pytest.mark.conformance
+@pytest.mark.parametrize("repository", ["retention", "identical", "small", "orderhz"])
 def test_each_mode_names_its_part_of_what_may_go(
     repository: str, golden: Goldens, s3_server: str, tmp_path: Path, spark: Session
 ) -> None:
@@ -77,7 +69,9 @@ def test_without_rules_nothing_that_was_committed_goes(
     assert parts["uncommitted"].candidates == unified.candidates
 
 
-@pytest.mark.parametrize("mode", PARTS)
+@pytest.mark.parametrize(
+    "mode", ["uncommitted", pytest.param("committed", marks=pytest.mark.conformance)]
+)
 def test_a_last_page_without_location_marks_no_staged_object(
     mode: Mode, s3_server: str, tmp_path: Path, spark: Session
 ) -> None:
