@@ -147,6 +147,15 @@ def test_what_the_store_does_not_hold_and_what_the_mark_does_not_name(
     left = explain_object(marked.ctx, "data/legacy-flat-object")
     assert left.verdict == "not adopted"
     assert "does not name it" in left.because
+    with recorded.preserved("retention"):
+        mark = foreign.load_recorded("retention")
+        beside = compare(marked.ctx, "adopted", mark, 10)
+        runs = compare(marked.ctx, "adopted", "run1", 10)
+    assert beside.only_run.total.objects == 0
+    assert [one["kept"] for one in beside.only_other.objects] == ["the store does not hold it"]
+    assert [(one["address"], one["kept"]) for one in runs.only_other.objects] == [
+        ("data/legacy-flat-object", "the mark that the run adopted does not name it")
+    ]
 
 
 def test_every_reason_to_stay_is_told(golden: Goldens, tmp_path: Path) -> None:
@@ -309,7 +318,9 @@ def test_what_was_swept_since_it_was_listed_is_not_there(lake: SmallLake, spark:
     assert beside.only_other.total.objects == len(dead)
 
 
-@pytest.mark.parametrize("kind", ["clean", "optimized"])
+@pytest.mark.parametrize(
+    "kind", ["optimized", pytest.param("clean", marks=pytest.mark.conformance)]
+)
 def test_what_the_sweep_of_the_older_of_two_runs_has_deleted_is_told_as_that(
     kind: str, lake: SmallLake, spark: Session
 ) -> None:

@@ -309,21 +309,6 @@ def test_the_largest_are_named_and_all_are_counted(golden: Goldens) -> None:
     assert sum(t.objects for t in found.only_other.kept.values()) == len(committed)
 
 
-def test_an_adopted_run_beside_its_mark(golden: Goldens, tmp_path: Path) -> None:
-    copy = recorded.rewind(golden("retention").marked, tmp_path).ctx
-    with recorded.preserved("retention"):
-        mark = foreign.load_recorded("retention")
-        settings = copy.settings.changed(adopt=mark)
-        recorded.mark(replace(copy, run="adopted", settings=settings))
-        beside = compare(copy, "adopted", mark, ALL)
-        runs = compare(copy, "adopted", "run1", ALL)
-    assert beside.only_run.total.objects == 0
-    assert set(named(beside.only_other).values()) == {"the store does not hold it"}
-    assert named(runs.only_other) == {
-        "data/legacy-flat-object": "the mark that the run adopted does not name it"
-    }
-
-
 def test_nothing_is_left_of_a_comparison(golden: Goldens) -> None:
     marked = golden("small").marked
     before = {path for path in Path(marked.ctx.root.url).rglob("*") if path.is_file()}

@@ -124,7 +124,7 @@ def test_all_of_one_size_go_but_what_is_served(
     lake: SmallLake, crowded: Crowded, spark: Session
 ) -> None:
     ctx, seen = lake.context(spark), requests(lake)
-    find_candidates(ctx)
+    manifest = find_candidates(ctx)
     candidates, spared = found(ctx)
     assert candidates == crowded.dead
     assert spared == dict.fromkeys(crowded.shadows, SERVED)
@@ -132,6 +132,17 @@ def test_all_of_one_size_go_but_what_is_served(
     assert sum(path.endswith("/objects/ls") for path in seen) <= BRANCHES + 20
     # And one that has something staged is asked for what follows.
     assert sum("/diff/" in path for path in seen) == BRANCHES + 1 + 1
+    listing = attempt_of(ctx).read("store_listing")
+    rows = attempt_of(ctx).read("deletion_candidates")
+    assert pc.all(pc.is_in(rows["address"], listing["address"].combine_chunks())).as_py()
+    facts = manifest.facts
+    assert facts["listed"] == listing.num_rows
+    assert facts["listed_bytes"] == pc.sum(listing["size"]).as_py()
+    size = len(CONTENT(0))
+    counts = {"objects": len(crowded.dead), "bytes": len(crowded.dead) * size}
+    assert facts["by_reason"] == {"unreferenced": counts}
+    assert facts["spared"] == {SERVED: len(crowded.shadows)}
+    assert rows.schema.field("branch").type == pa.string()
 
 
 def test_what_may_not_be_asked_is_known_by_its_content(
@@ -321,21 +332,3 @@ def test_few_jobs_whatever_the_size(
     assert len(jobs) <= 11
     report(ctx)
     assert len(jobs) <= 13
-
-
-def test_candidates_are_what_is_listed_and_on_no_list(
-    lake: SmallLake, crowded: Crowded, spark: Session
-) -> None:
-    ctx = lake.context(spark)
-    manifest = find_candidates(ctx)
-    listing = attempt_of(ctx).read("store_listing")
-    rows = attempt_of(ctx).read("deletion_candidates")
-    assert pc.all(pc.is_in(rows["address"], listing["address"].combine_chunks())).as_py()
-    facts = manifest.facts
-    assert facts["listed"] == listing.num_rows
-    assert facts["listed_bytes"] == pc.sum(listing["size"]).as_py()
-    size = len(CONTENT(0))
-    counts = {"objects": len(crowded.dead), "bytes": len(crowded.dead) * size}
-    assert facts["by_reason"] == {"unreferenced": counts}
-    assert facts["spared"] == {SERVED: len(crowded.shadows)}
-    assert rows.schema.field("branch").type == pa.string()

@@ -83,6 +83,15 @@ def first_mark(lake: SmallLake, spark: Session) -> RunContext:
     return lake.context(spark, "first", **NO_AGE)
 
 
+def because(lake: SmallLake, spark: Session, **changes: object) -> str:
+    """Why a next mark would list what it would: its first stage tells, and leaves nothing."""
+    ctx = lake.context(spark, "next", **{**NO_AGE, **changes})
+    STAGES[0](ctx)
+    told = str(listing(ctx).facts["because"])
+    shutil.rmtree(Path(ctx.root.url, REPOSITORY, "next"))
+    return told
+
+
 def listed(ctx: RunContext) -> tuple[int, int]:
     """Objects and bytes that a mark says it has listed."""
     facts = ctx.root.attempt(REPOSITORY, ctx.run).manifest("deletion_candidates").facts
@@ -222,7 +231,7 @@ def test_a_slice_that_a_sweep_has_emptied_is_no_reason_for_a_clean_run(
     folders = {path.name for path in (lake.objects / "data").iterdir()}
     sweep(first)
     assert {path.name for path in (lake.objects / "data").iterdir()} < folders
-    assert listing(mark(lake, spark, "second")).facts["mode"] == "optimized"
+    assert because(lake, spark) == "the listing of run 'first' is carried forward"
 
 
 def test_a_run_stands_for_itself(marked: SmallLake, spark: Session) -> None:
@@ -337,19 +346,17 @@ def test_what_cannot_be_relied_on_is_listed_again(
 
 def test_other_rules_of_what_stays_are_other_rules(marked: SmallLake, spark: Session) -> None:
     first, rules = first_mark(marked, spark), {"tags": ["v*"]}
-    assert "the retention rules have changed" in why_clean(
-        mark(marked, spark, "more", retain=rules)
-    )
-    assert listing(mark(marked, spark, "again", retain=rules)).facts["mode"] == "optimized"
-    assert "the retention rules have changed" in why_clean(mark(marked, spark, "fewer"))
+    more = mark(marked, spark, "more", retain=rules)
+    assert "the retention rules have changed" in why_clean(more)
+    assert because(marked, spark, retain=rules) == "the listing of run 'more' is carried forward"
+    assert "the retention rules have changed" in because(marked, spark)
     assert candidates(first)
 
 
 def test_clean_runs_are_made_on_demand_and_every_week(marked: SmallLake, spark: Session) -> None:
-    asked = mark(marked, spark, "asked", clean=True)
-    assert why_clean(asked) == "a clean run was asked for"
-    later = mark(marked, spark, "later", clean_every_hours=0)
-    assert why_clean(later).startswith("the last clean run, 'asked', was at ")
+    assert because(marked, spark, clean=True) == "a clean run was asked for"
+    weekly = because(marked, spark, clean_every_hours=0)
+    assert weekly.startswith("the last clean run, 'first', was at ")
 
 
 def test_a_sweep_that_did_not_finish_leads_to_a_clean_run(
@@ -359,8 +366,7 @@ def test_a_sweep_that_did_not_finish_leads_to_a_clean_run(
     sweep(first)
     manifest = first.root.attempt(REPOSITORY, "first").url + "/swept_set/manifest.json"
     Path(manifest).unlink()
-    second = mark(marked, spark, "second")
-    assert why_clean(second) == "the sweep of the last run, 'first', did not finish"
+    assert because(marked, spark) == "the sweep of the last run, 'first', did not finish"
 
 
 def test_a_sweep_that_ends_early_behind_a_later_clean_run_leads_to_another(
@@ -374,7 +380,7 @@ def test_a_sweep_that_ends_early_behind_a_later_clean_run_leads_to_another(
     third = mark(marked, spark, "third")
     assert why_clean(third) == "the sweep of 'first' did not finish"
     # It is over by now.
-    assert listing(mark(marked, spark, "fourth")).facts["clean_run"] == "third"
+    assert because(marked, spark) == "the listing of run 'third' is carried forward"
 
 
 @dataclass(frozen=True)
