@@ -15,7 +15,7 @@ from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.installation import MARKER
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.files import age
-from lakegc_assets_tests.lake import REPOSITORY, SETTINGS, SmallLake, running
+from lakegc_assets_tests.lake import REPOSITORY, SETTINGS, SmallLake, copy_lake, running
 from lakegc_assets_tests.sessions import Session
 
 
@@ -48,10 +48,11 @@ def mark_as(namespace: Path, installation_id: str | None, repository: str = "old
     age(namespace, 31)
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[SmallLake]:
-    """One repository with two commits and a tag, and one that was deleted."""
-    with running(tmp_path) as found:
+@pytest.fixture(scope="session")
+def with_a_deleted_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One repository with two commits and a tag, and one that was deleted; to be copied."""
+    folder = tmp_path_factory.mktemp("leftovers")
+    with running(folder) as found:
         client = found.client
         client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
         found.upload("main", "a", "first")
@@ -66,6 +67,12 @@ def lake(tmp_path: Path) -> Iterator[SmallLake]:
         client.upload_object("old", "main", "x", b"1234")
         client.commit_branch("old", "main", "first")
         client.call("DELETE", "repositories", "old")
+    return folder
+
+
+@pytest.fixture
+def lake(with_a_deleted_repository: Path, tmp_path: Path) -> Iterator[SmallLake]:
+    with running(copy_lake(with_a_deleted_repository, tmp_path / "lake")) as found:
         yield found
 
 
