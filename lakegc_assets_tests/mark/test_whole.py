@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark import live_ranges, ranges, uncommitted_snapshot
+from lakegc_assets.mark.live_ranges import isolate
 from lakegc_assets.mark.ranges import KIND, ROWS, cached_ranges
+from lakegc_assets.mark.uncommitted_snapshot import listed_once
 from lakegc_assets.run.table_cache import Decoded, TableCache
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
 from lakegc_assets_tests.sessions import Session
@@ -74,3 +77,21 @@ def test_a_cached_range_that_lacks_rows(lake: SmallLake, spark: Session) -> None
     assert len(cached_ranges(connections)) == 2
     with pytest.raises(IntegrityError, match="0 rows are known of the 1 entries of range"):
         mark(lake, spark, "mark-2")
+
+
+def test_beside_what_is_damaged_all_is_read() -> None:
+    def read(items: Sequence[tuple[int, bool]]) -> list[int]:
+        if any(damaged for _, damaged in items):
+            raise IntegrityError("one of them is damaged")
+        return [number for number, _ in items]
+
+    for damaged in product([False, True], repeat=5):
+        found, others = isolate(read, list(enumerate(damaged)))
+        assert [n for part in found for n in part] == [n for n in range(5) if not damaged[n]]
+        assert [item for item, _ in others] == [(n, True) for n in range(5) if damaged[n]]
+    assert isolate(read, []) == ([], [])
+
+
+def test_what_several_tries_list_again_is_no_number_of_staged_objects() -> None:
+    """A list that lacks some would have as many as the branches' diffs."""
+    assert [listed_once(5, tries) for tries in (1, 2, 3)] == [5, 0, 0]

@@ -166,12 +166,12 @@ def test_only_a_copy_of_this_very_object_that_is_there_unchanged_counts(frames: 
 
 def test_each_object_has_its_copy_or_its_last_failure(frames: Frames) -> None:
     failed = {"outcome": "failed", "copy_etag": None}
-    copied = [outcome("a"), outcome("b")]
+    copied = [outcome("b"), outcome("a")]
     tried = [
-        outcome("a", 1, **failed),
-        outcome("c", 2),
         outcome("d", 1, **failed, detail="first"),
         outcome("d", 2, **failed, detail="last"),
+        outcome("c", 2),
+        outcome("a", 1, **failed),
     ]
     given_rows = (copied, OUTCOMES), (tried, OUTCOMES)
     holds(frames, relations.outcomes, twins, OUTCOMES, *given_rows, order=True)
@@ -184,20 +184,20 @@ def test_what_a_backup_recorded_or_shows_it_holds(frames: Frames) -> None:
     def objects(**sizes: int) -> list[dict[str, Any]]:
         return [{"address": address, "size": size} for address, size in sizes.items()]
 
-    copied, listed = [*objects(a=2, b=2), *objects(b=3)], objects(a=1, c=4)
+    copied, listed = [*objects(b=3), *objects(b=2, a=2)], objects(c=4, a=1)
     for finished, expected in ((True, objects(a=2, b=3, c=4)), (False, objects(a=2, c=4))):
         given_rows = (frames.of(rows, OBJECTS) for rows in (copied, listed))
         frame = relations.held(*given_rows, finished=finished)
         assert frames.rows(frame, OBJECTS) == expected
-    twice = [*objects(a=2, b=2, c=2), *objects(a=2, b=3)]
+    twice = [*objects(c=2, b=2, a=2), *objects(b=3, a=2)]
     found = frames.rows(relations.each_once(frames.of(twice, OBJECTS)), OBJECTS)
     assert found == objects(a=2, b=-1, c=2)
 
 
 def test_the_copy_of_another_object_restores_none(frames: Frames) -> None:
-    chosen = [{"address": address, "size": 1, "etag": "e"} for address in "abc"]
+    chosen = [{"address": address, "size": 1, "etag": "e"} for address in "cba"]
     swept = [{"address": "a", "version": "v"}]
-    copies = [{**chosen[0], "copy_etag": "c"}, {**chosen[1], "etag": "f", "copy_etag": "d"}]
+    copies = [{**chosen[2], "copy_etag": "c"}, {**chosen[1], "etag": "f", "copy_etag": "d"}]
     given_rows = (chosen, MARKED), (swept, VERSIONS), (copies, COPIES)
     holds(frames, relations.lost_objects, twins, LOST, *given_rows, order=True)
     sources = [(r["version"], r["copy_etag"]) for r in twins.lost_objects(chosen, swept, copies)]
@@ -228,5 +228,5 @@ def test_what_was_restored_stays_so_and_all_but_the_same_object_is_tried_again(
     alike = [("restored", None), ("already_there", None)]
     assert found == [*alike, ("failed", None), ("not_kept", None)]
     each += [{**each[0], **another, "address": "e"}]
-    holds(frames, relations.settled, twins, RESTORED, (each, RESTORED), order=True)
+    holds(frames, relations.settled, twins, RESTORED, (each[::-1], RESTORED), order=True)
     assert [(row["outcome"], row["detail"]) for row in twins.settled(each)] == alike
