@@ -11,7 +11,7 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.lakefs.models import Change
 from lakegc_assets.mark import branch_diffs
 
@@ -102,6 +102,20 @@ def test_of_a_repository_that_is_not_found_no_branch_counts_as_gone() -> None:
     server = Diffing([], lost=True)
     server.names, server.repository_lost = [], True
     with pytest.raises(NotFoundError, match="repository not found"):
+        changed(server)
+
+
+def test_an_endpoint_that_is_not_found_is_no_proof_that_a_branch_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Something in front of lakeFS may answer so for some paths."""
+    server = Diffing([], lost=True)
+
+    def nowhere(_repository: str, branch: str) -> SimpleNamespace:
+        raise EndpointNotFoundError(f"invalid API endpoint: {branch}")
+
+    monkeypatch.setattr(server, "branch", nowhere)
+    with pytest.raises(EndpointNotFoundError):
         changed(server)
 
 

@@ -10,7 +10,9 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import datetime, timezone
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +26,7 @@ from lakegc_assets.graveler.ident import commit_id
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.lakefs.models import Branch, Commit, Repository
 from lakegc_assets.mark import references
 from lakegc_assets.mark.other_repositories import (
@@ -282,3 +285,30 @@ def test_a_repository_that_is_made_anew_is_another_one(
     """What was read of the one before says nothing of it."""
     (other,) = others_of(connected(context(tmp_path, monkeypatch, 1), _Server(1)))
     assert other.is_same(other.repository.model_copy(update=new)) is (not new)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [(None, IntegrityError), (NotFoundError, None), (EndpointNotFoundError, EndpointNotFoundError)],
+)
+def test_only_a_bare_repository_has_no_branches(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: type[NotFoundError] | None,
+    error: type[Exception] | None,
+) -> None:
+    """Else the list is cut, and what its branches have staged would not be read."""
+
+    class _Cut(_Server):
+        def branches(self, repository: str, *, after: str = "") -> Iterator[Branch]:
+            return islice(super().branches(repository, after=after), 0)
+
+        def branch(self, repository: str, name: str) -> Branch:
+            if answer is not None:
+                raise answer(f"{repository} has no branch {name}")
+            return Branch(id=name, commit_id=_HEAD)
+
+    ctx = connected(context(tmp_path, monkeypatch, 1), _Cut(1))
+    (other,) = others_of(ctx)
+    with nullcontext() if error is None else pytest.raises(error):
+        assert heads_of(ctx.client, other) == {}
