@@ -153,7 +153,7 @@ class Daemon:
             instance=self.instance,
             scheduled_execution_time=at,
             repository_def=self.definitions.get_repository_def(),
-            resources={**(self.definitions.resources or {}), **resources},
+            resources=self._needed(schedule, resources),
         )
         with context:
             try:
@@ -194,7 +194,7 @@ class Daemon:
             instance=self.instance,
             instance_ref=self.instance.get_ref(),
             cursor=self.cursors.get(name),
-            resources={**(self.definitions.resources or {}), **resources},
+            resources=self._needed(sensor, resources),
             repository_def=self.definitions.get_repository_def(),
         )
         with context:
@@ -215,6 +215,13 @@ class Daemon:
         if dies_after is None:
             self.cursors[name] = result.cursor
         return runs
+
+    def _needed(
+        self, ticking: dg.ScheduleDefinition | dg.SensorDefinition, others: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The resources that a schedule or sensor asks for: Dagster makes no others, either."""
+        found = {**(self.definitions.resources or {}), **others}
+        return {name: found[name] for name in ticking.required_resource_keys}
 
     def _submit(
         self,
@@ -247,8 +254,10 @@ class Daemon:
         assert key in partitions.get_partition_keys(dynamic_partitions_store=self.instance)
         assert dg.validate_run_config(job, request.run_config)
         chosen = request.asset_selection
-        run = self.instance.create_run_for_job(
-            job,
+        assert set(chosen or ()) <= set(job.asset_layer.executable_asset_keys)
+        # Without events of all that it will make, which nothing reads, and which take long.
+        run = dg.DagsterRun(
+            job_name=name,
             run_config=request.run_config,
             tags={
                 **request.tags,
@@ -260,7 +269,7 @@ class Daemon:
             remote_job_origin=RemoteJobOrigin(_repository(self.location), name),
             asset_selection=None if chosen is None else frozenset(chosen),
         )
-        return str(run.run_id)
+        return str(self.instance.add_run(run).run_id)
 
     def kill(self, run_id: str) -> None:
         """End a run as Dagster does whose process is gone."""
