@@ -30,7 +30,7 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.opening import open_store
 
-_SPAWN = multiprocessing.get_context("spawn")
+_FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture
@@ -269,12 +269,13 @@ def _count(root: str, times: int, ready: Connection) -> None:
                 time.sleep(random.random() / 1000)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # its children start no thread
 def test_processes_do_not_lose_updates(store: ObjectStore, root: Path) -> None:
     store.put("counter", b"0")
     workers = []
     for _ in range(3):
-        ours, theirs = _SPAWN.Pipe()
-        worker = _SPAWN.Process(target=_count, args=(str(root), 15, theirs))
+        ours, theirs = _FORK.Pipe()
+        worker = _FORK.Process(target=_count, args=(str(root), 100, theirs))
         worker.start()
         workers.append((worker, ours))
     for _, pipe in workers:
@@ -285,7 +286,7 @@ def test_processes_do_not_lose_updates(store: ObjectStore, root: Path) -> None:
         worker.join()
         pipe.close()
         assert worker.exitcode == 0
-    assert store.get("counter") == b"45"
+    assert store.get("counter") == b"300"
 
 
 def test_without_directory_locks_only_conditional_replacement_is_refused(
