@@ -20,7 +20,6 @@ from pyspark.errors import PySparkRuntimeError
 from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.embedded import gc
 from lakegc_assets.engine.spark_session import spark_failure
-from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.site import Site
 
@@ -98,27 +97,6 @@ def test_a_spark_that_does_not_start_is_reported_in_a_sentence(
         2,
         "configuration: Spark did not start: there is no java. It needs Java 17",
     )
-
-
-def test_the_embedded_lakefs_tells_how_to_reach_it(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*_LAKEGC, "embedded", "--data", str(tmp_path / "lakefs"), "--port", "0"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        words = dict(w.split("=", 1) for w in process.stdout.readline().split() if "=" in w)
-        credentials = tmp_path / "lakectl.yaml"
-        credentials.write_text(
-            f"credentials:\n  access_key_id: {words['access_key']}\n"
-            f"  secret_access_key: {words['secret_key']}\n"
-        )
-        client = LakeFSConfig(words["endpoint"], str(credentials)).connect()
-        assert list(client.repositories()) == []
-    finally:
-        process.terminate()
-        process.communicate(timeout=_PATIENCE_S)
 
 
 def test_the_embedded_lakefs_says_why_it_cannot_start(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_acknowledged_writes_survive_many_kills(tmp_path: Path) -> None:
     kill_again_and_again(tmp_path, seed=2, kills=6)
 
 
-def test_the_command_keeps_its_credentials_and_takes_others(tmp_path: Path) -> None:
+def test_the_command_keeps_its_credentials_and_takes_others_and_a_layout(tmp_path: Path) -> None:
     with process(tmp_path) as (api, _, first):
         assert "trials and tests" in first
         assert api.call("GET", "/config/version")["version"]
@@ -100,9 +100,12 @@ def test_the_command_keeps_its_credentials_and_takes_others(tmp_path: Path) -> N
     keys = json.loads((tmp_path / "credentials.json").read_text())
     with process(tmp_path) as (_, _, second):
         assert keys["secret_key"] in second
-    with process(tmp_path, "--access-key", "me", "--secret-key", "s") as (api, _, third):
+    options = ("--access-key", "me", "--secret-key", "s", "--layout", "sharded")
+    with process(tmp_path, *options) as (api, _, third):
         assert "access_key=me secret_key=s" in third
         api.call("GET", "/user")
+        address = api.repository().put("a", b"")["physical_address"]
+        assert address.startswith("local://repo/data/!")
 
 
 def test_first_starts_at_once_make_up_the_same_credentials(tmp_path: Path) -> None:
@@ -110,15 +113,6 @@ def test_first_starts_at_once_make_up_the_same_credentials(tmp_path: Path) -> No
         keys = list(pool.map(lambda _: server_credentials(tmp_path, None, None), range(8)))
     assert len(set(keys)) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["credentials.json"]
-
-
-def test_two_processes_share_state_and_credentials(tmp_path: Path) -> None:
-    with process(tmp_path) as (one, _, first), process(tmp_path) as (two, _, second):
-        keys = [line.partition("access_key")[2] for line in (first, second)]
-        assert keys[0] == keys[1]
-        repo = one.repository()
-        repo.put("a", b"1")
-        assert Repo(two, "repo").read("a") == b"1"
 
 
 def test_a_commit_that_dies_before_its_transaction_leaves_the_old_state(

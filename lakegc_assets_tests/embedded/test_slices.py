@@ -120,7 +120,9 @@ def test_threads_never_get_the_same_address_nor_overfill_a_slice() -> None:
     assert len(counts) == 2000 // 7 + 1
 
 
-def test_processes_on_one_state_write_different_slices_at_once(tmp_path: Path) -> None:
+def test_processes_on_one_state_share_credentials_and_write_different_slices_at_once(
+    tmp_path: Path,
+) -> None:
     def work(api: Api, addresses: list[str], number: int) -> None:
         repo = Repo(api, "repo")
         addresses += [relative(repo.put(f"{number}/{n}", f"{number}, {n}")) for n in range(12)]
@@ -128,7 +130,10 @@ def test_processes_on_one_state_write_different_slices_at_once(tmp_path: Path) -
     written: list[list[str]] = [[], []]
     with ExitStack() as stack:
         options = ("--slice-max-objects", "5", "--slice-max-age", "600")
-        apis = [stack.enter_context(process(tmp_path, *options))[0] for _ in written]
+        apis, _, lines = zip(
+            *(stack.enter_context(process(tmp_path, *options)) for _ in written), strict=True
+        )
+        assert len({line.partition("access_key")[2] for line in lines}) == 1
         repo = apis[0].repository()
         threads = [
             threading.Thread(target=work, args=(api, addresses, number))
@@ -141,7 +146,7 @@ def test_processes_on_one_state_write_different_slices_at_once(tmp_path: Path) -
         assert len(repo.list(amount=1000)) == 24
         repo.commit()
         assert all(not Repo(api, "repo").staged() for api in apis)
-        assert repo.read("1/11") == b"1, 11"
+        assert [Repo(api, "repo").read("1/11") for api in apis] == [b"1, 11"] * 2
     slices = [{address.split("/")[1] for address in addresses} for addresses in written]
     assert [len(of_one) for of_one in slices] == [3, 3]
     assert len(set().union(*slices)) == 6
@@ -206,11 +211,6 @@ def test_a_repository_of_the_same_name_has_a_layout_of_its_own(api: Api) -> None
     api.call("POST", "/repositories", 201, json=body, headers={"X-Lakegc-Layout": "flat-root"})
     api.call("DELETE", "/repositories/repo", 204)
     assert relative(api.repository().put("a", b"")).startswith("data/")
-
-
-def test_the_command_sets_the_layout(tmp_path: Path) -> None:
-    with process(tmp_path, "--layout", "sharded") as (api, _, _):
-        assert relative(api.repository().put("a", b"")).startswith("data/!")
 
 
 def test_an_unknown_layout_is_refused(api: Api) -> None:
