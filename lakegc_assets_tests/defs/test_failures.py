@@ -20,7 +20,8 @@ from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets_tests.defs import running
-from lakegc_assets_tests.defs.running import QUIET, instance_of
+from lakegc_assets_tests.defs.running import QUIET, instance_of, mark_outside
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.site import Site
 
 
@@ -73,22 +74,29 @@ def test_a_check_that_refuses_says_what_it_found_and_what_to_do(
     key = add_partition(instance, "beta", "b1")
     entries = run(instance, "gc", key, max_candidate_share=0.1)
     said, figures, _ = failure_of(entries, "candidate_checks")
+    events = [entry.dagster_event for entry in entries if entry.dagster_event is not None]
+    materialized = {e.asset_key for e in events if e.is_step_materialization}
+    assert dg.AssetKey("deletion_candidates") in materialized
+    assert not {dg.AssetKey("gc_report"), dg.AssetKey("swept_set")} & materialized
+    assert site.published("beta") == []
+    assert not site.root.attempt("beta", "b1").has("gc_report")
+    folder, reported = site.namespace("beta"), site.repositories["beta"]
+    assert all((folder / one).exists() for one in (reported.expired, reported.unreferenced))
     assert said.startswith("refused: candidate_share: 2 of 6 listed objects are candidates")
     assert "approve this run by a higher max_candidate_share" in said
     assert figures["candidate_share: limit"] == 0.1
     assert not any("blocking asset check" in entry.user_message for entry in entries)
     evaluated = {
-        entry.dagster_event.asset_check_evaluation_data.check_name: {
-            name: value.value
-            for name, value in entry.dagster_event.asset_check_evaluation_data.metadata.items()
-        }
-        for entry in entries
-        if entry.dagster_event is not None
-        and entry.dagster_event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION
+        e.asset_check_evaluation_data.check_name: e.asset_check_evaluation_data
+        for e in events
+        if e.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION
     }
     assert evaluated.keys() == set(NAMES)
-    assert all(shown["what was found"] for shown in evaluated.values())
-    assert str(evaluated["candidate_share"]["what was found"]) in said
+    assert {name for name, one in evaluated.items() if not one.passed} == {"candidate_share"}
+    assert evaluated["candidate_share"].blocking
+    found = {name: one.metadata["what was found"].value for name, one in evaluated.items()}
+    assert all(found.values())
+    assert str(found["candidate_share"]) in said
 
 
 @pytest.mark.usefixtures("no_spark", "site")
@@ -251,14 +259,16 @@ def test_other_errors_stay_as_they_are() -> None:
 )
 def test_an_interrupted_sweep_says_how_far_it_came(
     site: Site,
+    spark: Session,
     instance: dg.DagsterInstance,
     monkeypatch: pytest.MonkeyPatch,
     kind: type[BaseException],
 ) -> None:
     name = f"stopped-{len(site.repositories)}"
     site.tell(name)
+    mark_outside(site, name, "m", spark)
     key = add_partition(instance, name, "m")
-    job = defs().resolve_job_def("gc")
+    job = defs().resolve_job_def("gc_sweep")
     run_id = str(uuid4())
 
     def interrupted(*_: object) -> None:
@@ -285,7 +295,7 @@ def test_an_interrupted_sweep_says_how_far_it_came(
 
 @pytest.mark.usefixtures("no_spark")
 def test_what_is_excluded_is_refused_by_every_job_but_its_restore(
-    site: Site, instance: dg.DagsterInstance
+    site: Site, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Six clicks have swept an excluded repository."""
     site.tell("barred")
@@ -301,8 +311,11 @@ def test_what_is_excluded_is_refused_by_every_job_but_its_restore(
     assert site.root.runs("barred") == []
     said, _, _ = failure_of(run(instance, "gc_restore", key, definitions), "restored_set")
     assert "excluded" not in said
-    marked = run(
-        instance, "gc_mark", key, definitions, collect_excluded=True, max_candidate_share=0.1
-    )
-    said, _, _ = failure_of(marked, "candidate_checks")
-    assert said.startswith("refused: candidate_share: ")
+
+    def begun(_: RunContext) -> object:
+        raise RefusedError("it is marked")
+
+    monkeypatch.setattr("lakegc_assets.defs.assets.list_store", begun)
+    begins = run(instance, "gc_mark", key, definitions, collect_excluded=True)
+    said, _, _ = failure_of(begins, "store_listing")
+    assert said == "refused: it is marked"

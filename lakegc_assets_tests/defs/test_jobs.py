@@ -19,14 +19,14 @@ from lakegc_assets.defs.failures import Stopped
 from lakegc_assets.defs.names import add_partition
 from lakegc_assets.errors import (
     ConfigurationError,
-    IntegrityError,
     LakegcError,
     RefusedError,
 )
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.manifest import MARK_ASSETS
 from lakegc_assets.sweep.approval import when
-from lakegc_assets_tests.defs.running import QUIET, instance_of, run
+from lakegc_assets_tests.defs.running import QUIET, instance_of, mark_outside, run
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.site import Site
 
 _RUN = "wave-1"
@@ -133,7 +133,7 @@ def test_without_backup_url_nothing_says_that_there_is_a_backup_and_the_sweep_go
 
 
 def test_a_collection_with_a_backup_shows_what_was_copied(
-    site: Site, definitions: dg.Definitions, instance: dg.DagsterInstance
+    site: Site, spark: Session, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     reported = site.tell("kept")
     before = {
@@ -142,7 +142,8 @@ def test_a_collection_with_a_backup_shows_what_was_copied(
     }
     backups = site.folder / "backups"
     key = add_partition(instance, "kept", _RUN)
-    run(definitions, "gc", instance, key, backup_url=str(backups))
+    mark_outside(site, "kept", _RUN, spark)
+    run(definitions, "gc_sweep", instance, key, backup_url=str(backups))
     shown = _metadata(instance, "backup")
     assert (shown["objects"], shown["bytes"], shown["size"]) == (2, 35, "35 B")
     assert shown["where"] == f"{backups}/kept/{_RUN}"
@@ -256,34 +257,6 @@ def test_settings_that_are_not_given_keep_their_defaults(site: Site) -> None:
     assert recorded["address_num_partitions"] == 200
 
 
-def test_a_mark_that_fails_a_check_is_not_published(
-    site: Site, definitions: dg.Definitions, instance: dg.DagsterInstance
-) -> None:
-    """The second repository of the same wave."""
-    site.tell("refused")
-    key = add_partition(instance, "refused", _RUN)
-    result = run(definitions, "gc", instance, key, raises=False, max_candidate_share=0.1)
-    assert not result.success
-    found = instance.get_run_by_id(result.run_id)
-    assert found is not None
-    assert found.status == dg.DagsterRunStatus.FAILURE
-    failed = {e.check_name: e for e in result.get_asset_check_evaluations() if not e.passed}
-    assert set(failed) == {"candidate_share"}
-    assert failed["candidate_share"].blocking
-    assert "approve this run by a higher max_candidate_share" in str(
-        failed["candidate_share"].description
-    )
-    materialized = {e.asset_key for e in result.get_asset_materialization_events()}
-    assert dg.AssetKey("deletion_candidates") in materialized
-    assert not {dg.AssetKey("gc_report"), dg.AssetKey("swept_set")} & materialized
-    assert site.published("refused") == []
-    reported = site.repositories["refused"]
-    assert all(
-        (site.namespace("refused") / a).exists() for a in (reported.expired, reported.unreferenced)
-    )
-    assert not site.root.attempt("refused", _RUN).has("gc_report")
-
-
 @contextmanager
 def _stopped(kind: type[LakegcError], said: str) -> Iterator[None]:
     """The run fails with an error of this kind, shown as Dagster shows it."""
@@ -340,21 +313,6 @@ def test_an_asset_is_not_made_where_no_listing_began_its_chain(
     key = add_partition(instance, "collected", "wave-2")
     with _stopped(RefusedError, "there is no mark 'wave-2'"):
         run(definitions, "gc", instance, key, "committed_addresses")
-
-
-@pytest.mark.usefixtures("collected")
-def test_an_asset_is_not_made_where_the_one_before_it_is_missing(
-    site: Site, definitions: dg.Definitions, instance: dg.DagsterInstance
-) -> None:
-    key = add_partition(instance, "collected", "wave-3")
-    run(definitions, "gc", instance, key, "store_listing", "uncommitted_snapshot")
-    with _stopped(IntegrityError, "active_commits did not finish"):
-        run(definitions, "gc", instance, key, "committed_addresses")
-    # A new listing is a new attempt: what was made after the old one does not belong to it.
-    run(definitions, "gc", instance, key, "store_listing")
-    with _stopped(IntegrityError, "uncommitted_snapshot did not finish"):
-        run(definitions, "gc", instance, key, "active_commits")
-    assert not site.root.attempt("collected", "wave-3").has("uncommitted_snapshot")
 
 
 @pytest.mark.usefixtures("collected")

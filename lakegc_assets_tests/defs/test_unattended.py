@@ -289,13 +289,13 @@ def test_what_was_swept_is_reported_with_its_record_by_the_command_too(daemon: D
     assert "nobody-made-it" not in daemon.instance.get_dynamic_partitions("run")
 
 
-def test_automatic_sweeps_keep_to_their_limits(site: Site, daemon: Daemon) -> None:
-    for name in ("auto", "large"):
-        site.tell(name)
+def test_automatic_sweeps_keep_to_their_limits(site: Site, daemon: Daemon, spark: Session) -> None:
+    site.tell("auto")
     within = run(daemon, "gc", "auto", dagster__schedule_name="gc_schedule")
     assert waits(daemon, within) is None
     assert not unharmed(site, "auto")
-    beyond = run(daemon, "gc", "large", dagster__schedule_name="gc_schedule")
+    mark(site, daemon, "large", spark)
+    beyond = run(daemon, "gc_sweep", "large", dagster__schedule_name="gc_schedule")
     assert beyond.success
     assert "it names 2 objects, the limit is 1" in (waits(daemon, beyond) or "")
     found = daemon.instance.get_run_by_id(beyond.run_id)
@@ -357,14 +357,14 @@ def test_a_run_that_repeats_another_was_asked_for_by_who_asked_for_the_first() -
         assert is_unattended(first_tags(instance, stored(by_hand, retry_number="3")))
 
 
-def test_a_refused_share_is_approved_in_the_launchpad(site: Site, daemon: Daemon) -> None:
+def test_a_refused_share_is_approved_in_the_launchpad(
+    site: Site, daemon: Daemon, spark: Session
+) -> None:
     site.tell("refused")
     definitions, instance = daemon.definitions, daemon.instance
     key = add_partition(instance, "refused", _RUN)
-    marking = running.run(
-        definitions, "gc_mark", instance, key, raises=False, max_candidate_share=0.1
-    )
-    assert not marking.success
+    with pytest.raises(RefusedError, match="candidate_share"):
+        running.mark_outside(site, "refused", _RUN, spark, max_candidate_share=0.1)
     (one,) = [o for o in json.loads(lakegc("pending", "--json").stdout) if o["run"] == _RUN
               and o["repository"] == "refused"]  # fmt: skip
     assert one["state"] == "refused"
