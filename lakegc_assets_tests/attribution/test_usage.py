@@ -13,14 +13,15 @@ import pytest
 from lakegc_assets.attribution.attribution import ASSET, attribute
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.mark.ranges import KIND
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.table_cache import TableCache
+from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.defs.running import mark_outside
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.site import Site
 
 REPOSITORY = "gamma"
-_MARK = ("--max-candidate-share", "1", "--set", "skip_new_slices=false")
 _AS_THERE: dict[str, Any] = {"max_candidate_share": 1.0, "skip_new_slices": False}
 
 
@@ -29,7 +30,7 @@ def _upload(site: Site, branch: str, path: str, size: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def marked(site: Site) -> Site:
+def marked(site: Site, spark: Session) -> Site:
     """Main, a branch that was merged, and one that has data of its own; then a mark."""
     client, on = site.client, site.calendar
     on.days_ago = 60
@@ -54,19 +55,17 @@ def marked(site: Site) -> Site:
     _upload(site, "main", "gone", 9)
     client.delete_object(REPOSITORY, "main", "gone")
     on.days_ago = 0
-    _mark("u1")
+    _mark_outside(site, spark, "u1", **_AS_THERE)
     return site
-
-
-def _mark(run: str, *options: str) -> None:
-    say(lakegc("mark", REPOSITORY, "--run", run, *_MARK, *options), 0)
 
 
 def _mark_outside(
     site: Site, spark: Session, run: str, repository: str = REPOSITORY, **settings: object
-) -> None:
+) -> RunContext:
     """Mark and attribute without Dagster, which takes most of a small run."""
-    attribute(mark_outside(site, repository, run, spark, **settings))
+    ctx = mark_outside(site, repository, run, spark, **settings)
+    attribute(ctx)
+    return ctx
 
 
 def _usage(*options: str) -> dict[str, Any]:
@@ -150,7 +149,8 @@ def _garbage(found: dict[str, Any]) -> int:
 
 
 def test_what_is_not_there_is_told_and_a_range_that_is_not_cached_is_not_read(marked: Site) -> None:
-    _mark("u3", "--set", "attribution=false")
+    options = ("--max-candidate-share", "1", "--set", "attribution=false")
+    say(lakegc("mark", REPOSITORY, "--run", "u3", *options), 0)
     attempt = marked.root.attempt(REPOSITORY, "u3")
     assert not attempt.has(ASSET)
     part: Part = attempt.manifest("store_listing").parts["data"][0]
@@ -196,9 +196,9 @@ def test_what_a_sweep_deleted_is_a_class_of_its_own_where_it_was_listed_before(
     marked: Site, spark: Session
 ) -> None:
     marked.client.set_gc_rules(REPOSITORY, 10, {"main": 100})
-    _mark_outside(marked, spark, "u6", **_AS_THERE)
+    ctx = _mark_outside(marked, spark, "u6", **_AS_THERE)
     assert _usage("--run", "u6")["gone"] == {"objects": 0, "bytes": 0}
-    say(lakegc("sweep", REPOSITORY, "--run", "u6", *_MARK[:2]), 0)
+    sweep(ctx)
     swept = marked.root.attempt(REPOSITORY, "u6").manifest("swept_set").facts["outcomes"]
     assert _usage("--run", "u6")["gone"] == swept["deleted"]
     since = "since then: mark u6 was swept on "

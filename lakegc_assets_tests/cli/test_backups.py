@@ -113,7 +113,8 @@ def test_backups_are_listed_swept_and_pruned(
     assert not kept["removed"]
     assert kept["kept"].startswith("the artifacts show no finished sweep")
 
-    say(lakegc("sweep", "archived", "--run", "m1"), 0, "deleted")
+    swept = lakegc("sweep", "archived", "--run", "m1")
+    say(swept, 0, "deleted", f"  backup     file://{place}/archived/m1\n")
     (found,) = json.loads(lakegc("backups", "--json").stdout)
     assert found["only_copies"] == {"objects": 2, "bytes": 35}
     assert (found["repository"], found["run"], found["state"]) == ("archived", "m1", "finished")
@@ -133,15 +134,6 @@ def test_backups_are_listed_swept_and_pruned(
     assert {path for path in kept.rglob("*") if path.is_file()} == left
     assert lakegc("backups", "--json").stdout == "[]\n"
     assert site.server.endpoint
-
-
-@pytest.mark.usefixtures("reported")
-def test_a_sweep_with_backups_makes_the_backup_first(site: Site) -> None:
-    reported = site.tell("both")
-    beside = site.folder / "beside"
-    swept = lakegc("run", "both", "--run", "b1", "--set", f"backup_url={beside}")
-    say(swept, 0, "deleted", f"  backup     file://{beside}/both/b1\n")
-    assert (beside / "both/b1" / reported.expired).read_text() == "the first a"
 
 
 @pytest.mark.usefixtures("reported")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -17,6 +16,8 @@ from click.testing import Result
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets_tests.cli.calling import lakegc, say
+from lakegc_assets_tests.defs.running import mark_outside
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.site import Completed, Site
 
 
@@ -120,8 +121,9 @@ def test_sweeping_again_tells_the_same_and_deletes_nothing(
 
 
 @pytest.mark.usefixtures("swept")
-def test_a_mark_of_one_mode_says_so(reported: Completed) -> None:
-    result = lakegc("mark", "alpha", "--run", "c1", "--mode", "committed")
+def test_a_mark_of_one_mode_says_so(site: Site, spark: Session, reported: Completed) -> None:
+    mark_outside(site, "alpha", "c1", spark, mode="committed")
+    result = lakegc("report", "alpha", "--run", "c1")
     say(result, 0, "repository alpha, mark c1 (committed)", "looked at")
     say(lakegc("why", "alpha", reported.live, "--run", "c1"), 0, "live: the active commit ")
     say(lakegc("mark", "alpha", "--mode", "all"), 2, "--mode")
@@ -223,9 +225,11 @@ def test_why_takes_a_path_of_a_branch_tag_or_commit(site: Site, reported: Comple
 
 
 @pytest.mark.usefixtures("swept", "stopped")
-def test_repositories_are_listed_with_their_runs_in_the_order_of_the_marks() -> None:
+def test_repositories_are_listed_with_their_runs_in_the_order_of_the_marks(
+    site: Site, spark: Session
+) -> None:
     # What begins later is behind what its name would come before.
-    say(lakegc("mark", "alpha", "--run", "a-later-one"), 0)
+    mark_outside(site, "alpha", "a-later-one", spark)
     found = {
         entry["repository"]: entry for entry in json.loads(lakegc("repositories", "--json").stdout)
     }
@@ -315,21 +319,3 @@ def test_a_request_that_contradicts_what_is_there_is_refused(
     result = lakegc(*arguments)
     say(result, 3, "refused: ", words)
     assert result.stdout == ""
-
-
-@pytest.mark.usefixtures("swept")
-def test_no_command_makes_an_instance_of_dagster_in_memory() -> None:
-    """It takes half a second to make the tables of one."""
-    opened: list[str] = []
-    listening = True
-
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if listening and event == "sqlite3.connect":
-            opened.append(str(arguments[0]))
-
-    sys.addaudithook(hook)
-    say(lakegc("mark", "alpha", "--run", "memory", "--json"), 0)
-    say(lakegc("report", "alpha", "--run", "memory"), 0)
-    listening = False
-    assert opened
-    assert [name for name in opened if "memory" in name.partition("?")[2]] == []

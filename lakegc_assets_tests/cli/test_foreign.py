@@ -153,9 +153,12 @@ def test_a_comparison_as_json(reported: Completed) -> None:
 
 
 @pytest.mark.usefixtures("adopted")
-def test_a_form_may_be_named_and_is_adopted(reported: Completed) -> None:
+def test_a_form_may_be_named_and_is_adopted(
+    site: Site, spark: Session, reported: Completed
+) -> None:
     named = "reports/standalone"
-    found = json.loads(lakegc("adopt", "alpha", "--mark", named, "--run", "again", "--json").stdout)
+    mark_outside(site, "alpha", "again", spark, adopt=named)
+    found = json.loads(lakegc("report", "alpha", "--run", "again", "--json").stdout)
     assert found["adopted"]["form"] == "standalone"
     assert named.endswith(found["adopted"]["mark"])
     assert found["adopted"]["objects"] == 5
@@ -215,10 +218,8 @@ def test_a_mark_of_the_standalone_collector_is_compared_as_any_other(adopted: Re
 
 
 @pytest.mark.usefixtures("adopted")
-def test_each_mark_is_compared_in_shadow_mode(site: Site) -> None:
-    options = ("--publish", "sgc", "--set", "compare_with=sgc", "--json")
-    marked = json.loads(lakegc("mark", "alpha", "--run", "shadow", *options).stdout)
-    assert any(one.endswith("reports/shadow/deleted.csv") for one in marked["files"])
+def test_each_mark_is_compared_in_shadow_mode(site: Site, spark: Session) -> None:
+    mark_outside(site, "alpha", "shadow", spark, publish="sgc", compare_with="sgc")
     found = site.root.attempt("alpha", "shadow").manifest("gc_report")
     by_hand = lakegc("compare", "alpha", "shadow", "reports/standalone", "--json").stdout
     assert found.facts["compared"] == json.loads(by_hand)
@@ -233,10 +234,9 @@ def test_each_mark_is_compared_in_shadow_mode(site: Site) -> None:
 
 
 @pytest.mark.usefixtures("adopted")
-def test_shadow_mode_stops_no_mark(site: Site) -> None:
+def test_shadow_mode_stops_no_mark(site: Site, spark: Session) -> None:
     site.tell("lonely")
-    options = ("--run", "alone", "--set", "compare_with=sgc", "--json")
-    assert lakegc("mark", "lonely", *options).exit_code == 0
+    mark_outside(site, "lonely", "alone", spark, compare_with="sgc")
     found = site.root.attempt("lonely", "alone").manifest("gc_report")
     problem = "lakeFS's collector has finished no mark of the repository yet (compare_with is sgc)"
     assert found.facts["compared"] == {"problem": problem}

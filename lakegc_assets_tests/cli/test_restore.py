@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
 from lakegc_assets.cli.main import main
 from lakegc_assets.lakefs.errors import GoneError
-from lakegc_assets.run.pins import read_pins, write_pin
+from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.defs.running import mark_outside
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.site import Completed, Site
 
 PAGE = (Path(__file__).parents[2] / "docs" / "undo.md").read_text()
@@ -39,9 +42,9 @@ def done(command: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def reported(site: Site) -> Completed:
+def reported(site: Site, spark: Session) -> Completed:
     found = site.tell(REPOSITORY)
-    done(f"lakegc run {REPOSITORY} --run first")
+    sweep(mark_outside(site, REPOSITORY, "first", spark))
     return found
 
 
@@ -56,7 +59,9 @@ def test_the_page_has_three_commands_and_their_parts() -> None:
     assert all(command.startswith("lakegc ") for command in COMMANDS)
 
 
-def test_the_three_commands_of_the_page(site: Site, reported: Completed, tmp_path: Path) -> None:
+def test_the_three_commands_of_the_page(
+    site: Site, spark: Session, reported: Completed, tmp_path: Path
+) -> None:
     repositories, dry, restore = COMMANDS[:3]
     first = next(c.id for c in site.client.log(REPOSITORY, "main") if c.message == "first")
     with pytest.raises(GoneError):
@@ -102,7 +107,7 @@ def test_the_three_commands_of_the_page(site: Site, reported: Completed, tmp_pat
     days = (datetime.fromisoformat(pin["until"]) - datetime.now(timezone.utc)) / timedelta(days=1)
     assert (pin["run"], pin["objects"], pin["state"]) == ("first", 2, "lasting")
     assert 29.9 < days < 30.1
-    done(f"lakegc mark {REPOSITORY} --run second")
+    mark_outside(site, REPOSITORY, "second", spark)
     because = done(f"lakegc why {REPOSITORY} {reported.expired} --run second")
     assert because.startswith(f"{reported.expired}: spared: pinned until {pin['until'][:10]}")
     assert json.loads(done(f"lakegc report {REPOSITORY} --run second --json"))["objects"] == 0
@@ -153,19 +158,19 @@ def test_what_is_refused(arguments: str, status: int, said: str, dry: str) -> No
 
 
 @pytest.mark.usefixtures("reported")
-def test_a_restore_before_the_sweep_says_that_it_pins(site: Site) -> None:
+def test_a_restore_before_the_sweep_says_that_it_pins(site: Site, spark: Session) -> None:
     site.tell("early")
-    done("lakegc mark early --run first")
+    marked = mark_outside(site, "early", "first", spark)
     for dry in (" --dry-run", ""):
         found = json.loads(done(f"lakegc restore early --run first --all --json{dry}"))
         assert found["warnings"][0].startswith("no sweep of 'first' has ended here")
-    done("lakegc sweep early --run first")
+    sweep(marked)
     report = json.loads(done("lakegc report early --run first --json"))
     ((because, objects),) = report["spared_by_sweep"].items()
     assert because.startswith("pinned until ")
     assert objects == report["outcomes"]["spared"]["objects"] == 2
     assert "pinned until " in done("lakegc report early --run first")
-    again = json.loads(done("lakegc restore early --run first --all --json"))
+    again = json.loads(done("lakegc restore early --run first --all --json --dry-run"))
     assert again["warnings"] == []
 
 
@@ -179,39 +184,28 @@ def test_pins_of_nothing(repository: str) -> None:
     assert (result.exit_code, words in result.stderr) == (status, True), result.output
 
 
-@pytest.mark.usefixtures("reported")
-def test_pins_that_ended_are_removed(site: Site) -> None:
-    site.tell("short")
-    done("lakegc mark short --run first")
-    done("lakegc restore short --run first --all --set pin_days=0.000001")
-    (pin,) = json.loads(done("lakegc pins short --json"))
-    assert pin["state"] == "ended"
-    # lakeFS tells whole seconds, so by its clock the pin may end a second later.
-    store = LocalStore(site.namespace("short"), "local://short")
-    ((found, addresses),) = read_pins(store)
-    write_pin(store, replace(found, until=found.until - timedelta(minutes=1)), addresses)
-    assert pin["pin"] in done("lakegc pins short --prune")
-    assert json.loads(done("lakegc pins short --json")) == []
-
-
-@pytest.mark.usefixtures("reported")
-def test_a_store_whose_clock_is_ahead_ends_no_pin(
+def test_pins_that_ended_are_removed_and_by_both_clocks(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site.tell("ahead")
-    done("lakegc mark ahead --run first")
-    done("lakegc restore ahead --run first --all")
-    later = datetime.now(timezone.utc) + timedelta(days=365)
-    with monkeypatch.context() as patch:
-        patch.setattr(LocalStore, "server_time", lambda _: later)
-        assert "no pins that have ended" in follow("lakegc pins ahead --prune").stderr
-    (pin,) = json.loads(done("lakegc pins ahead --json"))
-    assert pin["state"] == "lasting"
+    site.client.create_repository("short", "local://short")
+    store, now = LocalStore(site.namespace("short"), "local://short"), datetime.now(timezone.utc)
+    ends = {"ended": now - timedelta(minutes=1), "lasting": now + timedelta(days=1)}
+    for name, until in ends.items():
+        write_pin(store, Pin(name, until, "first", "restored", 1), pa.array(["data/a"]))
+    found = {pin["pin"]: pin["state"] for pin in json.loads(done("lakegc pins short --json"))}
+    assert found == {name: name for name in ends}
+    assert "ended" in done("lakegc pins short --prune")
+    # By the clock of the store alone no pin ends.
+    monkeypatch.setattr(LocalStore, "server_time", lambda _: now + timedelta(days=365))
+    assert "no pins that have ended" in follow("lakegc pins short --prune").stderr
+    monkeypatch.undo()
+    (pin,) = json.loads(done("lakegc pins short --json"))
+    assert (pin["pin"], pin["state"]) == ("lasting", "lasting")
 
 
-def test_what_nobody_has_is_a_failure_which_a_dry_run_names(site: Site) -> None:
+def test_what_nobody_has_is_a_failure_which_a_dry_run_names(site: Site, spark: Session) -> None:
     lost = site.tell("losing")
-    done("lakegc run losing --run r --set trash_days=0 --set attribution=false")
+    sweep(mark_outside(site, "losing", "r", spark, trash_days=0))
     dry = follow("lakegc restore losing --run r --all --dry-run")
     assert dry.exit_code == 1
     said = [" ".join(line.split()) for line in dry.stdout.splitlines()]

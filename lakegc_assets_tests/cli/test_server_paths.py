@@ -12,12 +12,18 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.embedded.lake.catalog import Repository
-from lakegc_assets_tests.cli.calling import lakegc, say
+from lakegc_assets.recovery.restore.restored_set import restore
+from lakegc_assets.recovery.restore.selection import Choice
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.defs.running import mark_outside
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.site import Site
 
 
 @pytest.mark.parametrize("name", ["absolute", "relative", "objects"])
-def test_a_repository_is_collected(site: Site, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_is_collected(
+    site: Site, spark: Session, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the server says: a name of its own folders may be the repository's, too."""
     root = site.server.objects_dir.absolute()
     started_in = Path("lakefs", root.name) if name == "relative" else root
@@ -29,11 +35,12 @@ def test_a_repository_is_collected(site: Site, name: str, monkeypatch: pytest.Mo
     found = site.tell(name)
     shown = site.client.stat(name, "main", "a").physical_address
     assert shown == f"local://{started_in}/{name}/{found.live}"
-    say(lakegc("run", name, "--run", "m1"), 0)
+    ctx = mark_outside(site, name, "m1", spark)
+    sweep(ctx)
 
     def there() -> set[str]:
         return {one for one in vars(found).values() if (site.namespace(name) / one).exists()}
 
     assert there() == {found.live, found.staged, found.young, found.spared}
-    say(lakegc("restore", name, "--run", "m1", "--all"), 0)
+    restore(ctx, Choice(everything=True))
     assert there() == set(vars(found).values())

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, text
@@ -87,18 +89,31 @@ def test_none_is_kept_beyond_the_end_nor_elsewhere(tmp_path: Path) -> None:
         assert type(_dbapi(connection)) is sqlite3.Connection
 
 
-def test_a_command_opens_few_connections_however_often_dagster_asks(site: Site) -> None:
+def test_a_command_opens_few_connections_however_often_dagster_asks_and_none_in_memory(
+    site: Site,
+) -> None:
+    """It takes half a second to make the tables of an instance in memory."""
     site.tell("often")
-    asked, opened = [], set()
+    asked, opened, places = [], set(), list[str]()
+    listening = True
 
     def note(connection: object, _record: object) -> None:
         asked.append(connection)
         opened.add(id(connection))
 
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if listening and event == "sqlite3.connect":
+            places.append(str(arguments[0]))
+
+    sys.addaudithook(hook)
     event.listen(Engine, "connect", note)
     try:
         say(lakegc("mark", "often", "--run", "a"), 0)
+        say(lakegc("report", "often", "--run", "a"), 0)
     finally:
+        listening = False
         event.remove(Engine, "connect", note)
     assert len(asked) > 100
     assert len(opened) < 10
+    assert places
+    assert [name for name in places if "memory" in name.partition("?")[2]] == []

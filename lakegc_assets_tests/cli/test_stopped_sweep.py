@@ -127,11 +127,11 @@ def test_the_recorded_command_ends_the_sweep() -> None:
 
 
 def test_a_repository_that_was_made_anew_elsewhere_is_not_swept_by_its_old_mark(
-    site: Site,
+    site: Site, spark: Session
 ) -> None:
     """A sweep would refuse it, so no command for one is shown."""
     site.tell("moved")
-    say(lakegc("mark", "moved", "--run", "m1"), 0, "to delete  lakegc sweep moved --run m1")
+    mark_outside(site, "moved", "m1", spark)
     answer = requests.delete(
         f"{site.server.endpoint}/api/v1/repositories/moved",
         auth=(site.server.access_key, site.server.secret_key),
