@@ -44,8 +44,3 @@ def since(before: Mapping[str, int]) -> dict[str, int]:
         for kind, count in by_kind().items()
         if count > before.get(kind, 0)
     }
-
-
-def sent() -> int:
-    """The number of requests since this process began."""
-    return sum(by_kind().values())

@@ -27,7 +27,7 @@ from lakegc_assets.recovery.portions import (
 )
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.storage.copies import Copied, copy_object
+from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
     ChangedError,
@@ -36,6 +36,7 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StorageError,
 )
+from lakegc_assets.storage.values import Copied
 
 #: Columns of the objects to copy.
 MARKED: Final = pa.schema([LISTING.field(name) for name in ("address", "size", "etag")])

@@ -23,11 +23,6 @@ def among(values: Strings, some: Strings) -> Strings:
     return pc.is_in(values.cast(_LARGE), some.cast(_LARGE))
 
 
-def places(values: Strings, some: Strings) -> Strings:
-    """Return the first index of each text in another column; null if it does not occur."""
-    return pc.index_in(values.cast(_LARGE), some.cast(_LARGE))
-
-
 def taken(column: pa.ChunkedArray, at: Strings) -> pa.ChunkedArray:
     """Return the values of a column at given indices, in chunks; null for a null index."""
     whole = column.cast(_LARGE) if column.type == pa.string() else column

@@ -14,8 +14,6 @@ from lakegc_assets.storage.errors import ChangedError, StorageError
 from lakegc_assets.storage.streams import Pieces, counted
 from lakegc_assets.storage.values import Copied, CopyRequest
 
-__all__ = ["Copied", "copy_object"]
-
 #: Checksums for streams; the first one that the store names is used. CRC-64/NVME is left to the
 #: stores: in Python it is too slow.
 _DIGESTS: Final[Mapping[str, Callable[[], Any]]] = {

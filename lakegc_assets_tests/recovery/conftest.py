@@ -21,7 +21,8 @@ from lakegc_assets.recovery.copies import COPIES, scratch_space, verified_copies
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.copies import Copied, copy_object
+from lakegc_assets.storage.copies import copy_object
+from lakegc_assets.storage.values import Copied
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import (
     REPOSITORY,

@@ -22,7 +22,6 @@ def large() -> pa.ChunkedArray:
 def test_what_is_larger_than_an_array_is_looked_up(large: pa.ChunkedArray) -> None:
     some = pa.chunked_array([["last", "another"]])
     assert strings.among(some, large).to_pylist() == [True, False]
-    assert strings.places(some, large).to_pylist() == [4100, None]
     assert pa.compute.sum(strings.among(large, some)).as_py() == 1
 
 
@@ -57,8 +56,6 @@ def test_what_is_small_is_as_in_python(some: list[str], others: list[str], cuts:
     values = pa.chunked_array([some[:2], some[2:]], pa.string())
     among = pa.chunked_array([others[:1], others[1:]], pa.string())
     assert strings.among(values, among).to_pylist() == [one in others for one in some]
-    where = [others.index(one) if one in others else None for one in some]
-    assert strings.places(values, among).to_pylist() == where
     table = pa.table({"text": values, "n": pa.array(range(len(some)), pa.int64())})
     ordered = strings.in_order(table, [("text", "ascending"), ("n", "descending")])
     assert ordered.schema == table.schema
