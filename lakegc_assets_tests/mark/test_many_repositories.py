@@ -28,7 +28,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.lakefs.models import Branch, Commit, Repository
-from lakegc_assets.mark import references
+from lakegc_assets.mark import other_repositories, references
 from lakegc_assets.mark.other_repositories import (
     heads_of,
     others_of,
@@ -37,6 +37,7 @@ from lakegc_assets.mark.other_repositories import (
     tables_of,
 )
 from lakegc_assets.mark.references import References, read_references
+from lakegc_assets.retention.commits import Commit as Node
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
@@ -312,3 +313,24 @@ def test_only_a_bare_repository_has_no_branches(
     (other,) = others_of(ctx)
     with nullcontext() if error is None else pytest.raises(error):
         assert heads_of(ctx.client, other) == {}
+
+
+@pytest.mark.parametrize("lost", ["first", "second"])
+def test_a_list_without_the_metarange_of_any_ancestor_is_cut(
+    lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranges that it names would not be read."""
+    ctx = connected(context(tmp_path, monkeypatch, 1), _Server(1))
+    (other,) = others_of(ctx)
+    of = {name: character * 64 for name, character in (("first", "1"), ("second", "2"))}
+    commits = {name: Node(name, (), _MADE, metarange, 1) for name, metarange in of.items()}
+    merge = Node("merge", ("first", "second"), _MADE, "", 1)
+    commits |= {"merge": merge, "head": Node("head", ("merge",), _MADE, "", 1)}
+    monkeypatch.setattr(other_repositories, "load_commits", lambda *_: commits)
+    folder, heads = tmp_path / "objects/other-0/_lakefs", {"main": "head"}
+    for metarange in of.values():
+        (folder / metarange).touch()
+    assert tables_of(ctx.client, other, heads, ctx.connections.cache()).metaranges == {*of.values()}
+    (folder / of[lost]).unlink()
+    with pytest.raises(IntegrityError, match=f"{of[lost]}, the metarange of a commit"):
+        tables_of(ctx.client, other, heads, ctx.connections.cache())
