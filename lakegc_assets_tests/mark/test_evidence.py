@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame
 
@@ -207,7 +207,6 @@ def test_another_decoder_believes_nothing(told: Told, monkeypatch: pytest.Monkey
     assert told.of("a", parts)[1] == "a"
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     ranges=st.lists(ENTRIES.filter(len), min_size=1, max_size=4),
     runs=st.lists(

@@ -19,7 +19,6 @@ from lakegc_assets.mark.report import report, rule_in_words
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.run.manifest import Manifest
-from lakegc_assets.storage.local import LocalStore
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, copy_of, running
 from lakegc_assets_tests.sessions import Session
 
@@ -101,52 +100,6 @@ def test_candidates_are_counted_by_what_tells_of_them(
         counted = [row for row in manifest.facts["breakdown"] if row[0] == dimension]
         assert (sum(row[2] for row in counted), sum(row[3] for row in counted)) == (len(rows), size)
     assert attempt.read("gc_report").num_rows == len(manifest.facts["breakdown"])
-
-
-def fail_at(monkeypatch: pytest.MonkeyPatch, name: str, what: str, number: int) -> None:
-    """Let a call of the store fail: the one with this number whose key holds these words."""
-    whole, calls = getattr(LocalStore, name), []
-
-    def failing(self: LocalStore, key: str, *args: Any) -> Any:
-        if what in key:
-            calls.append(key)
-            if len(calls) == number:
-                raise KeyboardInterrupt
-        return whole(self, key, *args)
-
-    monkeypatch.setattr(LocalStore, name, failing)
-
-
-@pytest.mark.parametrize(
-    ("name", "what", "number"),
-    [
-        ("put", "deleted/part", 1),
-        ("put", "deleted.text/part", 2),
-        ("get", "deleted/part", 1),
-        ("put_if_absent", "summary.json", 1),
-        ("put_if_absent", "gc_report/manifest.json", 1),
-    ],
-)
-def test_a_killed_publication_is_repeated_exactly(
-    name: str, what: str, number: int, lake: SmallLake, told: Marked, spark: Session
-) -> None:
-    ctx = lake.context(spark)
-    with pytest.MonkeyPatch.context() as patch:
-        fail_at(patch, name, what, number)
-        with pytest.raises(KeyboardInterrupt):
-            report(ctx)
-    assert ("summary.json" in published(lake)) == (what == "gc_report/manifest.json")
-    report(ctx)
-    require_exact(lake, told.candidates)
-
-
-def test_lists_of_another_try_are_removed(lake: SmallLake, told: Marked, spark: Session) -> None:
-    ctx = lake.context(spark)
-    folder = lake.objects / mark_folder(RUN) / "deleted"
-    folder.mkdir(parents=True)
-    pq.write_table(pa.table({"address": ["data/live"]}), folder / "part-00099.snappy.parquet")
-    report(ctx)
-    require_exact(lake, told.candidates)
 
 
 def publishing(ctx: RunContext, match: str, kind: type[Exception] = IntegrityError) -> None:

@@ -130,20 +130,17 @@ def results(ctx: RunContext) -> tuple[set[str], dict[str, str]]:
     return set(candidates), {row["address"]: row["why"] for row in rows}
 
 
-def test_a_copy_over_an_etag_that_says_nothing_is_asked_for(copied: Copied, spark: Session) -> None:
-    candidates, spared = results(marked(copied, spark))
-    assert spared == dict.fromkeys(copied.shadows.values(), SERVED)
-    assert candidates == set(copied.dead.values()), "what is not served may go"
-
-
 @pytest.mark.parametrize(
     "path",
     ["imported", *(pytest.param(p, marks=pytest.mark.conformance) for p in ("parts", "many/3"))],
 )
-def test_the_checks_ask_for_such_a_copy_themselves(
+def test_a_copy_over_an_etag_that_says_nothing_is_asked_for_by_a_mark_and_its_checks(
     path: str, copied: Copied, spark: Session
 ) -> None:
     ctx = marked(copied, spark)
+    candidates, spared = results(ctx)
+    assert spared == dict.fromkeys(copied.shadows.values(), SERVED)
+    assert candidates == set(copied.dead.values()), "what is not served may go"
     assert [c.summary for c in evaluate(ctx) if c.blocking and not c.passed] == []
     attempt = ctx.root.attempt(REPOSITORY, RUN)
     listed = {row["address"]: row for row in attempt.read("store_listing").to_pylist()}
