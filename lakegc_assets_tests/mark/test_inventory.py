@@ -162,7 +162,7 @@ def test_a_listing_after_a_report_is_a_clean_one(
 ) -> None:
     reports.write(now(), objects(lake))
     mark(lake, spark, "inventory", STAGES, **from_report(reports))
-    later = mark(lake, spark, "later", clean=False)
+    later = mark(lake, spark, "later", (list_store,), clean=False)
     assert "may lack objects" in why_clean(later)
 
 
