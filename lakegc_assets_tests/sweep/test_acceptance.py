@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -38,7 +39,15 @@ from lakegc_assets.sweep.hold_report import hold_lines, known_hold
 from lakegc_assets.sweep.lease import leased
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.kills import Killed, Reaper
-from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
+from lakegc_assets_tests.lake import (
+    REPOSITORY,
+    RUN,
+    Marked,
+    SmallLake,
+    copy_lake,
+    copy_of,
+    running,
+)
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.outcomes import swept
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
@@ -60,12 +69,28 @@ def alarmed(
     return raised.value
 
 
+@pytest.fixture(scope="module")
+def with_a_loss(marked: Marked, spark: Session, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake whose sweep has lost a needed object and left a hold; to be copied."""
+    folder = copy_of(marked, tmp_path_factory.mktemp("lost"))
+    with running(folder) as found, pytest.MonkeyPatch.context() as patch:
+        alarmed(found, found.context(spark, trash_days=0), patch, {min(marked.candidates)})
+    return folder
+
+
 @pytest.fixture
-def lost(lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch) -> str:
+def lake(request: pytest.FixtureRequest, marked: Marked, tmp_path: Path) -> Iterator[SmallLake]:
+    """A marked lake, or one with a loss where a test names what is ``lost``."""
+    loses = "lost" in request.fixturenames
+    folder: Path = request.getfixturevalue("with_a_loss") if loses else marked.folder
+    with running(copy_lake(folder, tmp_path / "lake")) as found:
+        yield found
+
+
+@pytest.fixture
+def lost(marked: Marked) -> str:
     """An object that is gone for good, needed, and on hold."""
-    gone = min(marked.candidates)
-    alarmed(lake, lake.context(spark, trash_days=0), monkeypatch, {gone})
-    return gone
+    return min(marked.candidates)
 
 
 def hold_of(store: ObjectStore) -> Hold:
@@ -331,12 +356,12 @@ def _no_backup(lake: SmallLake, ctx: RunContext, _patch: pytest.MonkeyPatch) -> 
 
 
 def _damaged(lake: SmallLake, ctx: RunContext, _patch: pytest.MonkeyPatch) -> RunContext:
-    (lake.objects / HOLD).write_bytes(b"\xff{")
+    lake.write(HOLD, b"\xff{")
     return ctx
 
 
 def _nested(lake: SmallLake, ctx: RunContext, _patch: pytest.MonkeyPatch) -> RunContext:
-    (lake.objects / HOLD).write_bytes(b"[" * 100_000)
+    lake.write(HOLD, b"[" * 100_000)
     return ctx
 
 
