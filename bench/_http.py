@@ -148,7 +148,8 @@ def running(make: Callable[[], Service]) -> Iterator[Served]:
     try:
         yield Served(here.recv(), process.pid or 0, here)
     finally:
-        process.terminate()
+        # Not terminate: whoever started this process may have let it ignore that signal.
+        process.kill()
         process.join()
 
 
