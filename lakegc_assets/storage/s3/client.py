@@ -58,6 +58,7 @@ from lakegc_assets.storage.http import (
     require_soon,
     seconds,
 )
+from lakegc_assets.storage.s3.delete_xml import put_body, read_deleted, write_body
 from lakegc_assets.storage.s3.lifecycle import keep_rules
 from lakegc_assets.storage.s3.listing import keep_page
 from lakegc_assets.storage.s3.small_objects import SmallObjects, answer_probes
@@ -185,6 +186,9 @@ def clients(config: StoreConfig) -> Clients:
         made.meta.events.register("before-parse.*.ListObjectsV2", keep_page)
         made.meta.events.register("before-parse.*.GetBucketVersioning", keep_exclusions)
         made.meta.events.register("before-parse.*.GetBucketLifecycleConfiguration", keep_rules)
+        made.meta.events.register("before-parse.*.DeleteObjects", read_deleted)
+        made.meta.events.register("before-parameter-build.s3.DeleteObjects", write_body)
+        made.meta.events.register("before-call.s3.DeleteObjects", put_body)
         made.meta.events.register("before-sign.s3.DeleteObjects", add_md5)
         made.meta.events.register("before-send.s3", _count)
         prepare(made, session)
